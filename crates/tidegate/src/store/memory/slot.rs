@@ -16,6 +16,7 @@
 
 use tidegate_core::{Packed, PackedSize, PackedWords, Timestamp};
 
+use super::slot_groups::GROUP;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicU64, Backoff};
 
@@ -75,6 +76,12 @@ impl Fingerprint {
     #[inline(always)]
     pub(super) fn tag_byte(self) -> u8 {
         ((self.0 >> (FINGERPRINT_SHIFT + 32)) as u8).max(1)
+    }
+
+    /// The next bits, which determine the preferred slot of the key in its group.
+    #[inline(always)]
+    pub(super) fn preferred_slot(self) -> usize {
+        (self.0 >> (FINGERPRINT_SHIFT + 40)) as usize % GROUP
     }
 }
 

@@ -1,9 +1,10 @@
 //! The slots that a shard uses for states of one size, and the lookup of keys among them.
 //!
-//! Slots are in groups of eight whose tag bytes are in one word. A key is in the
-//! first group, from its home group on, that had an empty or expired slot for it. Slots become
-//! empty only when the shard is rehashed, so a lookup stops at the first group with an empty slot.
-//! An expired slot stays in use until it is assigned to another key.
+//! Slots are in groups of eight whose tag bytes are in one word. A key is in the first group, from
+//! its home group on, that had an empty or expired slot for it, and there in the first such slot
+//! from its preferred slot on. Slots become empty only when the shard is rehashed, so a lookup stops
+//! at the first group with an empty slot. An expired slot stays in use until it is assigned to
+//! another key.
 //!
 //! Every slot has a tag byte that is zero if the slot is empty and otherwise eight bits of its
 //! key's hash. A lookup compares the bytes of a whole group in a few instructions, without a branch
@@ -11,7 +12,8 @@
 //! which the fingerprint in the slot reveals.
 //!
 //! Tag bytes are separate from the slots and contiguous: those of a million keys take little more
-//! than a megabyte, which stays in the cache. So a lookup misses the cache once, for the slot.
+//! than a megabyte, most of which stays in the cache. While they are loaded, the preferred slot is
+//! loaded too, which is the slot of more than half of all keys. So most lookups wait for one miss.
 
 use tidegate_core::{Limit, Packed, PackedKind, PackedSize};
 
@@ -72,15 +74,14 @@ impl<'a> SlotGroups<'a> {
         Tags(self.words[self.tags_at + group].load(Relaxed))
     }
 
-    /// Starts to load the first slot of a key's home group. The slots of a group are nearly always
-    /// on one page, and in a large table a processor takes longer to translate the address of the
-    /// page than to load a line. So the translation starts while the tag bytes, which determine the
-    /// slot, are loaded.
+    /// Starts to load the preferred slot of a key, while the tag bytes are loaded that determine
+    /// its slot. More than half of all keys are in their preferred slot. For the others, the slot is
+    /// nearly always on the same page, whose address the processor then has translated.
     #[inline(always)]
     pub(super) fn prefetch(self, fingerprint: Fingerprint) {
         if !cfg!(loom) {
-            let word = self.slot_word(self.home(fingerprint) * GROUP);
-            std::hint::black_box(self.words[word].load(Relaxed));
+            let slot = self.home(fingerprint) * GROUP + fingerprint.preferred_slot();
+            std::hint::black_box(self.words[self.slot_word(slot)].load(Relaxed));
         }
     }
 
@@ -107,12 +108,12 @@ impl<'a> SlotGroups<'a> {
     /// may belong to another key.
     #[inline(always)]
     fn probable_index(self, fingerprint: Fingerprint) -> Option<usize> {
-        let (home, tag) = (self.home(fingerprint), fingerprint.tag_byte());
-        match self.tags(home).first_matching(tag) {
+        let home = self.home(fingerprint);
+        match self.tags(home).first_matching(fingerprint) {
             Some(slot) => Some(home * GROUP + slot),
             None => {
                 let next = self.next(home);
-                Some(next * GROUP + self.tags(next).first_matching_rarely(tag)?)
+                Some(next * GROUP + self.tags(next).first_matching_rarely(fingerprint)?)
             }
         }
     }
@@ -164,7 +165,7 @@ impl<'a> SlotGroups<'a> {
     /// The first empty slot for a key. The caller holds the lock of the shard.
     pub(super) fn empty_slot(self, fingerprint: Fingerprint) -> Option<SlotRef<'a>> {
         self.path(fingerprint).find_map(|group| {
-            let slot = self.tags(group).empty().next()?;
+            let slot = self.tags(group).first_empty(fingerprint)?;
             Some(self.slot(group * GROUP + slot))
         })
     }
@@ -177,7 +178,10 @@ impl<'a> SlotGroups<'a> {
         deadline_steps_passed: u64,
     ) -> Option<SlotRef<'a>> {
         for group in self.path(fingerprint) {
-            let mut slots = (0..GROUP).map(|slot| self.slot(group * GROUP + slot));
+            let mut slots = (0..GROUP).map(|number| {
+                let slot = (fingerprint.preferred_slot() + number) % GROUP;
+                self.slot(group * GROUP + slot)
+            });
             let is_expired =
                 |slot: Slot| !slot.is_empty() && slot.is_expired(deadline_steps_passed);
             if let Some(expired) = slots.find(|slot| is_expired(slot.read())) {
@@ -216,6 +220,17 @@ const HIGH_BITS: u64 = !LOW_BITS;
 /// The bytes that belong to slots.
 const IN_USE: u64 = u64::MAX >> (u64::BITS - 8 * GROUP as u32);
 
+/// The bytes of a group from that of the slot `first` on, followed by those before it.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "below the number of slots in a group")]
+fn rotated(bytes: u64, first: usize) -> u64 {
+    if GROUP == size_of::<u64>() {
+        return bytes.rotate_right(8 * first as u32);
+    }
+    let bytes = bytes & IN_USE;
+    bytes >> (8 * first) | bytes << (8 * (GROUP - first))
+}
+
 /// The tag bytes of a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tags(pub(super) u64);
@@ -227,18 +242,32 @@ impl Tags {
         Slots::zero_bytes(self.0 ^ (ONES * u64::from(tag)))
     }
 
-    /// The first slot whose byte is `tag`.
+    /// The first slot, from the preferred one of a key on, that has its tag byte.
     #[inline(always)]
-    pub(super) fn first_matching(self, tag: u8) -> Option<usize> {
-        Slots::first_zero_byte(self.0 ^ (ONES * u64::from(tag)))
+    fn first_matching(self, fingerprint: Fingerprint) -> Option<usize> {
+        self.first(fingerprint.tag_byte(), fingerprint.preferred_slot())
     }
 
-    /// The first slot whose byte is `tag`, for lookups that rarely need it. It is not inlined,
-    /// because lookups are at many places of the fast path. Its arguments are in registers.
+    /// As [`Tags::first_matching`], for lookups that rarely need it. It is not inlined, because
+    /// lookups are at many places of the fast path. Its arguments are in registers.
     #[cold]
     #[inline(never)]
-    fn first_matching_rarely(self, tag: u8) -> Option<usize> {
-        self.first_matching(tag)
+    fn first_matching_rarely(self, fingerprint: Fingerprint) -> Option<usize> {
+        self.first_matching(fingerprint)
+    }
+
+    /// The first empty slot, from the preferred one of a key on.
+    fn first_empty(self, fingerprint: Fingerprint) -> Option<usize> {
+        self.first(0, fingerprint.preferred_slot())
+    }
+
+    /// The first slot, from the slot `from` on, whose byte is `tag`. After the last slot, the
+    /// search continues with the first.
+    #[inline(always)]
+    fn first(self, tag: u8, from: usize) -> Option<usize> {
+        let differences = self.0 ^ (ONES * u64::from(tag));
+        let distance = Slots::first_zero_byte(rotated(differences, from))?;
+        Some((from + distance) % GROUP)
     }
 
     /// The slots that are empty.
@@ -306,7 +335,10 @@ mod tests {
         for tag in 0..=u8::MAX {
             let expected: Vec<usize> = (0..GROUP).filter(|&slot| bytes[slot] == tag).collect();
             assert_eq!(tags.matching(tag).collect::<Vec<_>>(), expected, "{tag:#x}");
-            assert_eq!(tags.first_matching(tag), expected.first().copied(), "{tag:#x}");
+            for from in 0..GROUP {
+                let after = expected.iter().find(|&&slot| slot >= from);
+                assert_eq!(tags.first(tag, from), after.or(expected.first()).copied());
+            }
         }
         assert_eq!(tags.empty().collect::<Vec<_>>(), [0]);
     }
