@@ -194,8 +194,7 @@ impl Cells {
     /// can be partly expired: the units of a cell expire once the start of the window is past the
     /// start of the cell, and by then all units of the cell before it have expired.
     #[cold]
-    fn release_us(&self, limit: &Limit, mut units: u64) -> u64 {
-        let grid = self.grid(limit);
+    fn release_us(&self, grid: &Grid, mut units: u64) -> u64 {
         let (mut index, mut expired) = (self.oldest, self.expired);
         loop {
             let cell = self.get(index);
@@ -567,7 +566,18 @@ impl<W: CellWords> AlgorithmState for Cells<W> {
     fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         match (self.total - self.expired + cost).saturating_sub(limit.count()) {
             0 => 0,
-            lacking => self.copied().release_us(limit, lacking) - now.at.as_micros(),
+            lacking => {
+                let oldest = self.oldest_cell();
+                let released = self.expired + lacking;
+                // A key that is denied often waits for units of its oldest cell.
+                let grid = grid!(self, limit);
+                let at_us = if released <= oldest.units {
+                    grid.release_us(self.oldest, oldest, released)
+                } else {
+                    self.copied().release_us(grid, lacking)
+                };
+                at_us - now.at.as_micros()
+            }
         }
     }
 
