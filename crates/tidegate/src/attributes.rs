@@ -97,3 +97,76 @@ fn in_pairs<'a, 'n>(
     let named = pairs.iter().filter(move |(key, _)| key.eq_ignore_ascii_case(name));
     named.map(|(_, value)| value.as_bytes())
 }
+
+/// The parts of a request target: of a path with an optional query, or of a whole URL.
+///
+/// ```
+/// use tidegate::unstable::attributes::RequestTarget;
+///
+/// let target = RequestTarget::new("https://shop.example/login?next=/");
+/// assert_eq!((target.host, target.path), (Some("shop.example"), "/login"));
+/// let target = RequestTarget::new("/login?next=https://shop.example/");
+/// assert_eq!((target.host, target.path), (None, "/login"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestTarget<'a> {
+    /// `None` for a path.
+    pub host: Option<&'a str>,
+    /// The path. It is `/` if a URL has none.
+    pub path: &'a str,
+    /// The query after the `?`.
+    pub query: Option<&'a str>,
+}
+
+impl<'a> RequestTarget<'a> {
+    /// Splits a text. A fragment is dropped, as frameworks do before they route.
+    pub fn new(text: &'a str) -> Self {
+        let (host, rest) = without_origin(text);
+        let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
+        let (path, query) = match rest.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (rest, None),
+        };
+        let path = if path.is_empty() && host.is_some() { "/" } else { path };
+        RequestTarget { host, path, query }
+    }
+}
+
+/// Splits a URL into its host, if it begins with a scheme and `://`, and the rest. A path or query
+/// may contain `://` too.
+fn without_origin(uri: &str) -> (Option<&str>, &str) {
+    let Some((scheme, rest)) = uri.split_once("://") else { return (None, uri) };
+    if !scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+    {
+        return (None, uri);
+    }
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    (Some(&rest[..end]), &rest[end..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_targets_that_begin_with_a_scheme_are_urls() {
+        for (text, host, path, query) in [
+            ("/a?b=1#c", None, "/a", Some("b=1")),
+            ("http://h:80/a?b", Some("h:80"), "/a", Some("b")),
+            ("git+ssh-1.0://h", Some("h"), "/", None),
+            ("http://h?b", Some("h"), "/", Some("b")),
+            ("http://h/p/https://x", Some("h"), "/p/https://x", None),
+            ("/login?next=https://x/y", None, "/login", Some("next=https://x/y")),
+            ("/p/https://x", None, "/p/https://x", None),
+            ("/://x", None, "/://x", None),
+            ("://x", None, "://x", None),
+            ("1a://x", None, "1a://x", None),
+            ("h:443", None, "h:443", None),
+            ("*", None, "*", None),
+            ("", None, "", None),
+        ] {
+            assert_eq!(RequestTarget::new(text), RequestTarget { host, path, query }, "{text}");
+        }
+    }
+}

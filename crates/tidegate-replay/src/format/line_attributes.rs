@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
-use tidegate::unstable::attributes::{Attributes, Headers};
+use tidegate::unstable::attributes::{Attributes, Headers, RequestTarget};
 use tidegate::unstable::identity::{Identity, parse_address};
 
 /// A text of a line. Invalid UTF-8 is replaced.
@@ -27,24 +27,22 @@ pub struct LineAttributes<'a> {
 }
 
 impl<'a> LineAttributes<'a> {
-    /// Sets the host, path and query from a target such as `/a?b=1` or `http://h/a`.
+    /// Sets the host, path and query from a target such as `/a?b=1` or `http://h/a`. A host that is
+    /// already known stays.
     pub fn set_uri(&mut self, uri: &'a [u8]) {
-        let uri = match uri.iter().position(|&byte| byte == b':') {
-            Some(at) if uri[at..].starts_with(b"://") => {
-                let rest = &uri[at + 3..];
-                let host_end = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
-                self.host = self.host.take().or(Some(text(&rest[..host_end])));
-                &rest[host_end..]
+        match text(uri) {
+            Cow::Borrowed(uri) => self.set_target(RequestTarget::new(uri), Cow::Borrowed),
+            Cow::Owned(uri) => {
+                self.set_target(RequestTarget::new(&uri), |part| Cow::Owned(part.to_owned()));
             }
-            _ => uri,
-        };
-        match memchr::memchr(b'?', uri) {
-            Some(at) => {
-                self.path = Some(text(&uri[..at]));
-                self.query = Some(text(&uri[at + 1..]));
-            }
-            None => self.path = Some(text(uri)),
         }
+    }
+
+    fn set_target<'t>(&mut self, target: RequestTarget<'t>, text: impl Fn(&'t str) -> Text<'a>) {
+        self.host = self.host.take().or(target.host.map(&text));
+        self.path = Some(text(target.path));
+        // Logs may have the query in a separate field.
+        self.query = target.query.map(&text).or(self.query.take());
     }
 
     /// Sets the method and target from a request line such as `GET /a HTTP/1.1`.
@@ -181,6 +179,8 @@ mod tests {
             ("GET / HTTP/1.1", Some("GET"), Some("/"), None, None),
             ("GET /a b?c=1&d HTTP/1.0", Some("GET"), Some("/a b"), Some("c=1&d"), None),
             ("POST http://h:80/x?y HTTP/1.1", Some("POST"), Some("/x"), Some("y"), Some("h:80")),
+            ("GET http://h HTTP/1.0", Some("GET"), Some("/"), None, Some("h")),
+            ("GET /a?b=http://x/y", Some("GET"), Some("/a"), Some("b=http://x/y"), None),
             ("GET /old", Some("GET"), Some("/old"), None, None),
             ("-", None, None, None, None),
             ("", None, None, None, None),

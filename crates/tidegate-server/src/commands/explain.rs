@@ -10,12 +10,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use http::HeaderName;
-use tidegate::unstable::attributes::{Attributes, Headers};
+use tidegate::unstable::attributes::{Attributes, Headers, RequestTarget};
 use tidegate::unstable::config::{Config, ConfigErrors, StoreUrl};
 use tidegate::unstable::identity::parse_address;
 use tidegate::unstable::policy::{Explained, Mode};
-
-use crate::fronts::http::RequestTarget;
 
 type Pair = (Cow<'static, str>, Cow<'static, str>);
 

@@ -6,14 +6,13 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tidegate::unstable::attributes::{Attributes, Headers};
+use tidegate::unstable::attributes::{Attributes, Headers, RequestTarget};
 use tidegate::unstable::gate::{GateRequest, Subject};
 use tidegate::unstable::identity::parse_address;
 use tidegate::unstable::policy::check_counts;
 use tidegate::{Cost, Limit};
 
 use super::json_body::{AttributesBody, CheckBody, JsonInt, Pairs, PermitBody, RenewBody, Text};
-use super::original_request::RequestTarget;
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::{MAX_COST, checked_id, checked_key};
 

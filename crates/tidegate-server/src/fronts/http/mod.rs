@@ -43,8 +43,6 @@ use tidegate::unstable::gate::Gate;
 use tidegate::unstable::headers::Forms;
 use tokio::sync::Semaphore;
 
-pub use self::original_request::RequestTarget;
-
 use self::permits::LocalPermits;
 use self::response::{HttpBody, HttpResponse, RequestId, content};
 use crate::authentication::{Access, AuthError};

@@ -23,6 +23,7 @@ use std::borrow::Cow;
 
 use http::header::{HOST, HeaderName};
 use http::{HeaderMap, Request};
+use tidegate::unstable::attributes::RequestTarget;
 
 use crate::error::RequestError;
 
@@ -216,42 +217,6 @@ fn single_value<'a>(
     }
     // An empty header is treated as absent.
     Ok(Some(String::from_utf8_lossy(first.as_bytes())).filter(|value| !value.is_empty()))
-}
-
-/// The parts of a path with an optional query, or of a whole URL.
-#[derive(Clone, Copy, Debug)]
-pub struct RequestTarget<'a> {
-    /// `None` for a path.
-    pub host: Option<&'a str>,
-    /// The path. It is `/` if a URL has none.
-    pub path: &'a str,
-    pub query: Option<&'a str>,
-}
-
-impl<'a> RequestTarget<'a> {
-    /// Splits a text. A fragment is dropped, as frameworks do before they route.
-    pub fn new(text: &'a str) -> Self {
-        let (host, rest) = without_origin(text);
-        let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
-        let (path, query) = match rest.split_once('?') {
-            Some((path, query)) => (path, Some(query)),
-            None => (rest, None),
-        };
-        let path = if path.is_empty() && host.is_some() { "/" } else { path };
-        RequestTarget { host, path, query }
-    }
-}
-
-/// Splits a URL into its host, if it has a scheme and a host, and the rest.
-fn without_origin(uri: &str) -> (Option<&str>, &str) {
-    let Some((scheme, rest)) = uri.split_once("://") else { return (None, uri) };
-    if scheme.is_empty()
-        || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
-    {
-        return (None, uri);
-    }
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    (Some(&rest[..end]), &rest[end..])
 }
 
 fn read(uri: Cow<'_, str>) -> OriginalRequest<'_> {

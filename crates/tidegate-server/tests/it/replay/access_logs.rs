@@ -91,6 +91,51 @@ fn templates_read_fields_of_logs() {
     }
 }
 
+/// `://` in a path or query was taken for the end of a scheme: such requests had a wrong path and
+/// host in every format.
+#[test]
+fn targets_are_urls_only_if_they_begin_with_a_scheme() {
+    let json = |field: &str, value: &str| {
+        format!("{{\"ts\":1700000000,\"host\":\"h\",\"{field}\":\"{value}\"}}\n")
+    };
+    // The target, its path as `--key path`, and path and query in a template, which policies
+    // normalise.
+    for (target, path, in_template) in [
+        ("/login?next=https://x/y", "/login", "6#/login 11#https://x/y"),
+        ("/p/https://x", "/p/https://x", "11#/p/https:/x 1#\\x00"),
+        ("/://x", "/://x", "4#/:/x 1#\\x00"),
+        ("http://h/login?next=/", "/login", "6#/login 1#/"),
+        ("http://h", "/", "1#/ 1#\\x00"),
+    ] {
+        let clf =
+            format!("h:80 a - - [17/Nov/2025:10:00:00 +0000] \"GET {target} HTTP/1.1\" 200 5");
+        let envoy = format!(
+            "[2016-04-15T20:17:00.310Z] \"GET {target} HTTP/2\" 200 - 0 5 3 2 \"192.0.2.1\" \"a\" \
+             \"id\" \"h\" \"10.0.0.1:80\"\n"
+        );
+        for (format, line) in [
+            ("clf", format!("{clf}\n")),
+            ("combined", format!("{clf} \"-\" \"curl/8.5\"\n")),
+            ("envoy", envoy),
+            ("jsonl", json("path", target)),
+            ("jsonl", json("request_uri", target)),
+            ("jsonl", json("request", &format!("GET {target} HTTP/1.1"))),
+        ] {
+            let key = |template: &str| {
+                let args = ["--limit", "0 per 10s", "--key", template, "--json"];
+                let json = replay(&line, &args).succeeded().json();
+                assert_eq!(json["files"][0]["format"], format, "{line}");
+                json["algorithms"][0]["most_denied"][0]["key"].as_str().map(str::to_string)
+            };
+            let found = key("{host} {path} {query:next}");
+            assert_eq!(found, Some(format!("1#h {in_template}")), "{line}");
+            if ["clf", "combined"].contains(&format) {
+                assert_eq!(key("path").as_deref(), Some(path), "{line}");
+            }
+        }
+    }
+}
+
 #[test]
 fn key_all_counts_all_requests_together() {
     let json_lines = "{\"ts\":1700000000.5,\"a\":1}\n{\"ts\":1700000000.6,\"b\":1}\n";
