@@ -9,7 +9,7 @@ use tidegate::unstable::policy::{RequestField, Template};
 use crate::format::Format;
 use crate::policy_replay::UndecidedCounts;
 use crate::reader_thread::ReadReport;
-use crate::report::{counted, escape_path};
+use crate::report::{counted, escape_path, share};
 use crate::trace_file::FileReport;
 use crate::utc::Utc;
 
@@ -26,6 +26,10 @@ const DISORDER_US: u64 = 60_000_000;
 /// Times after the year 2100 are probably not in the given unit.
 const LATE_US: u64 = 4_102_444_800_000_000;
 
+/// One event in this many may be out of order. Servers log a request when it ends, so a few are
+/// slightly out of order in most logs.
+const MOST_OUT_OF_ORDER: u64 = 100;
+
 /// The number of policies that are listed because their keys lack a part, and of fields that are
 /// listed because no request has them.
 const MISSING_SHOWN: usize = 5;
@@ -39,7 +43,8 @@ const ROUNDED_EVENTS: u64 = 10;
 impl ReadReport {
     /// Returns the hints, each of one or two sentences.
     pub fn hints(&self, shortest: Option<&Limit>) -> Vec<String> {
-        let mut hints: Vec<String> = self.files.iter().flat_map(of_file).collect();
+        let mut hints = Vec::from_iter(self.disorder());
+        hints.extend(self.files.iter().flat_map(of_file));
         if let Some(limit) = shortest.filter(|limit| limit.window_us() < SHORT_WINDOW_US) {
             hints.extend(self.files.iter().filter_map(|file| rounded_times(file, limit)));
         }
@@ -66,6 +71,19 @@ impl ReadReport {
             hints.push("more lines were skipped than read; check --format".into());
         }
         hints
+    }
+
+    /// Returns the hint for files whose events are not sorted by time.
+    pub fn disorder(&self) -> Option<String> {
+        let (count, events) = (self.problems.out_of_order.count, self.events());
+        let what = if self.files.len() > 1 { "each file" } else { "the file" };
+        (count.saturating_mul(MOST_OUT_OF_ORDER) > events).then(|| {
+            format!(
+                "{} of the events are earlier than the one before them: sort {what} by time; the \
+                 counts do not describe real time",
+                share(count, events)
+            )
+        })
     }
 
     /// Returns whether some file lies more than a year from all others.

@@ -230,7 +230,7 @@
       counts("unlike sliding-log", line.differ, "--three"),
       counts("above the limit", line.over_admitted, "--denied"),
       counts("wrongly denied", line.false_denials, "--would"),
-    ], "None: no request was admitted above the limit or denied wrongly.");
+    ], data.sorted ? "None: no request was admitted above the limit or denied wrongly." : "None.");
     const left = most.length > MOST_LINES ? ` The ${MOST_LINES} of ${most.length} limits with the highest counts are shown.` : "";
     byId("binned").textContent = `Each step covers ${span(line.width_us)}. Times are UTC.${left}`;
   }

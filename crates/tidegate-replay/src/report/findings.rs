@@ -13,10 +13,14 @@ impl Summary {
             format!("Not replayed: {} under a concurrency limit.", counted(count, "request"))
         }));
         findings.extend(run.limits.iter().filter_map(observed_denials));
-        findings.extend(self.largest_burst(run));
+        // The largest burst, and whether decisions were right, depend on the order of the events.
+        findings.extend(self.disorder.as_ref().map(|hint| format!("{hint}.")));
+        findings.extend(self.largest_burst(run).filter(|_| self.disorder.is_none()));
         // With a single key, the first sentence is about it.
         findings.extend(most_denied(&run.most_denied, run.keys_denied).filter(|_| run.keys > 1));
-        findings.extend(exactness(run));
+        if self.disorder.is_none() {
+            findings.extend(exactness(run));
+        }
         findings.extend(self.comparison());
         findings.extend(self.different_requests());
         findings.extend(self.input_problems());
@@ -186,7 +190,7 @@ fn exactness(run: &AlgorithmSummary) -> Vec<String> {
 }
 
 /// Formats a share as a percentage with one decimal.
-fn share(part: u64, all: u64) -> String {
+pub fn share(part: u64, all: u64) -> String {
     let permille = u128::from(part) * 2_000 / u128::from(all.max(1));
     match permille.div_ceil(2) {
         _ if permille < 1 => "less than 0.1 %".into(),

@@ -28,11 +28,18 @@ struct PageData<'s> {
     summary: &'s Summary,
     main: usize,
     findings: Vec<String>,
+    /// Whether the input is sorted by time, or nearly.
+    sorted: bool,
 }
 
 /// Renders the page.
 pub fn page(summary: &Summary) -> Result<String, ReplayError> {
-    let data = PageData { summary, main: summary.main, findings: summary.findings() };
+    let data = PageData {
+        summary,
+        main: summary.main,
+        findings: summary.findings(),
+        sorted: summary.disorder.is_none(),
+    };
     let data = serde_json::to_string(&data).map_err(|error| ReplayError::Output(error.into()))?;
     // U+2028 and U+2029 end lines in old versions of JavaScript. In JSON they may be escaped.
     let data =

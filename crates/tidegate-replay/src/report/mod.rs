@@ -16,6 +16,7 @@ use clap::Args;
 
 pub use self::atomic_file::AtomicFile;
 pub use self::escape::{escape_key, escape_path};
+pub use self::findings::share;
 pub use self::summary::{
     AlgorithmSummary, KeyTotals, LimitSummary, Summary, SummaryOptions, TrafficSummary,
 };

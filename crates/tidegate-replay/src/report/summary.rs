@@ -53,6 +53,9 @@ pub struct Summary {
     /// The largest burst of one key, if it was counted.
     #[serde(skip)]
     pub burst: Option<Burst>,
+    /// The hint for input that is not sorted by time. It is one of `hints` too.
+    #[serde(skip)]
+    pub disorder: Option<String>,
     /// The number of keys that the text lists.
     #[serde(skip)]
     pub keys_in_text: usize,
@@ -288,6 +291,7 @@ impl Summary {
             out_of_order: ProblemsSummary::new(&report.problems.out_of_order),
             duplicates: ProblemsSummary::new(&report.problems.duplicates),
             damaged: ProblemsSummary::new(&report.problems.damaged),
+            disorder: report.disorder(),
             hints: report
                 .hints(shortest)
                 .into_iter()

@@ -98,8 +98,8 @@ fn named_zones_follow_daylight_saving_time() {
     let log = trace(&["2025-10-26 02:59:59", "2025-10-26 02:00:00"]);
     let json = replay(&log, &["--zone", "Europe/Berlin", "--json"]).succeeded().json();
     assert_eq!(json["out_of_order"]["count"], 1);
-    let hint = json["hints"][1].as_str().expect("a second hint");
-    assert!(hint.starts_with("times step back by about 1 h 00 min"), "{hint}");
+    let hints = json["hints"].to_string();
+    assert!(hints.contains("\"times step back by about 1 h 00 min"), "{hints}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Hints about suspicious input, and compressed files that are damaged.
 
-use super::replay;
+use std::fs;
+
+use super::{page_data, replay};
 use crate::cli_harness::{Files, tidegate};
 
 /// Input, arguments, and the expected output: malformed lines with their positions, and hints.
@@ -110,6 +112,45 @@ fn explains_suspicious_input() {
         let text = replay(trace, &args).succeeded().stdout;
         for part in *parts {
             assert!(text.contains(part), "{name}: {part:?} is not in\n{text}");
+        }
+    }
+}
+
+/// A trace in reverse order had no hint, and its page said that no decision was wrong.
+#[test]
+fn unsorted_input_is_not_described_as_real_time() {
+    let files = Files::new("unsorted");
+    let page = files.path("page.html");
+    let line = |second: u64| format!("{},a\n", 1_700_000_000_000_000 + second * 1_000_000);
+    // Of 200 events, 2 and 3 are earlier than the one before.
+    let steps = |steps: u64| -> String {
+        (0..200).map(|at| line(at - if at > 100 { (at - 100).min(steps) * 2 } else { 0 })).collect()
+    };
+    let reversed: String = (0..50).rev().map(line).chain([line(50), line(51)]).collect();
+    for (trace, share) in
+        [(&reversed, Some("94.2 %")), (&steps(3), Some("1.5 %")), (&steps(2), None)]
+    {
+        let args = ["--limit", "10 per 1s", "--html", &page];
+        let run = replay(trace, &args).succeeded();
+        let hint = share.map(|share| {
+            format!(
+                "{share} of the events are earlier than the one before them: sort the file by \
+                 time; the counts do not describe real time"
+            )
+        });
+        let line = hint.as_ref().map(|hint| format!("hint: {hint}\n"));
+        let shown = line.as_ref().is_some_and(|line| run.stdout.contains(line));
+        assert_eq!(shown, hint.is_some(), "{}", run.stdout);
+        let data = page_data(&fs::read_to_string(&page).expect("a page"));
+        let findings = data["findings"].to_string();
+        let good = ["The largest burst", "No request was admitted above"];
+        match hint {
+            Some(hint) => {
+                assert_eq!(data["hints"][0], hint);
+                assert_eq!(data["findings"][1], format!("{hint}."));
+                assert!(good.iter().all(|part| !findings.contains(part)), "{findings}");
+            }
+            None => assert!(good.iter().all(|part| findings.contains(part)), "{findings}"),
         }
     }
 }
