@@ -78,13 +78,14 @@
     const most = worst(asked);
     const wrong = asked.over_admitted + asked.false_denials;
     const decided = asked.admitted + asked.denied;
+    const net = data.net[data.main];
     const list = [
       ["Requests", short(asked.events), span(data.span_us)],
       ["Denied", share(asked.denied, decided) || "0 %", `${count(asked.denied)} request${asked.denied === 1 ? "" : "s"}`],
       ["Keys denied", short(asked.keys_denied), `of ${count(asked.keys)}`],
       ["Near misses", short(asked.near_misses), share(asked.near_misses, decided)],
       ["Largest count", most ? short(most.largest_rolling_count) : "0", most ? `${most.policy ? `${most.policy}: ` : ""}limit ${most.limit.split(" ", 3).join(" ")}${observed(most)}` : ""],
-      ["Wrong decisions", short(wrong), `${share(wrong, decided) || "0 %"}, above the limit or wrongly denied`],
+      ["Wrong decisions", short(wrong), `${share(wrong, decided) || "0 %"}, above the limit or wrongly denied${wrong && net ? `; ${net.phrase}` : ""}`],
     ];
     byId("tiles").append(...list.map(([name, value, small]) => {
       const tile = element("section", "", "tile");
@@ -98,13 +99,16 @@
     const different = data.algorithms.some((run) => run.events !== data.algorithms[0].events);
     const heads = ["algorithm", ...(different ? ["requests"] : []), "admitted", "denied", "keys denied", "near misses", "largest count / limit", "above the limit", "wrongly denied"];
     const differ = data.algorithms.some((run) => run.differ !== undefined);
-    const rows = data.algorithms.map((run) => {
+    const net = data.net.some((one) => one);
+    if (differ) heads.push("unlike sliding-log");
+    if (net) heads.push("admitted, compared with sliding-log");
+    const rows = data.algorithms.map((run, index) => {
       const most = worst(run);
       const largest = most ? `${count(most.largest_rolling_count)} / ${count(most.count)}` : "";
       const numbers = [...(different ? [run.events] : []), run.admitted, run.denied, run.keys_denied, run.near_misses].map(count);
-      return [run.algorithm, ...numbers, largest, count(run.over_admitted), count(run.false_denials), ...(differ ? [count(run.differ)] : [])];
+      return [run.algorithm, ...numbers, largest, count(run.over_admitted), count(run.false_denials), ...(differ ? [count(run.differ)] : []), ...(net ? [data.net[index]?.short ?? ""] : [])];
     });
-    table("compared", differ ? [...heads, "unlike sliding-log"] : heads, rows);
+    table("compared", heads, rows);
   }
 
   /** Lists the limits of policies, which do not all see the same requests. */

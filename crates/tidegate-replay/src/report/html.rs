@@ -13,7 +13,8 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::summary::Summary;
+use super::findings::NetDifference;
+use super::summary::{AlgorithmSummary, Summary};
 use crate::error::ReplayError;
 use crate::uplot::{LICENCE as UPLOT_LICENCE, SCRIPT as UPLOT, STYLE as UPLOT_CSS};
 
@@ -30,6 +31,8 @@ struct PageData<'s> {
     findings: Vec<String>,
     /// Whether the input is sorted by time, or nearly.
     sorted: bool,
+    /// For each algorithm, the difference from the exact log.
+    net: Vec<Option<NetDifference>>,
 }
 
 /// Renders the page.
@@ -39,6 +42,7 @@ pub fn page(summary: &Summary) -> Result<String, ReplayError> {
         main: summary.main,
         findings: summary.findings(),
         sorted: summary.disorder.is_none(),
+        net: summary.algorithms.iter().map(AlgorithmSummary::net_difference).collect(),
     };
     let data = serde_json::to_string(&data).map_err(|error| ReplayError::Output(error.into()))?;
     // U+2028 and U+2029 end lines in old versions of JavaScript. In JSON they may be escaped.

@@ -103,7 +103,7 @@ pub struct ProblemSummary {
     pub problem: String,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct AlgorithmSummary {
     /// `mixed` if the limits have different algorithms.
     pub algorithm: String,
@@ -131,6 +131,10 @@ pub struct AlgorithmSummary {
     pub differ: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub differ_by: Option<Differences>,
+    /// The number of requests that the exact log admitted, if it was run. Clients that react to
+    /// denials sent it other requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sliding_log_admitted: Option<u64>,
     /// Measured while this algorithm was deciding and counting, without the reading.
     pub decisions_per_second: u64,
     /// The most that was held at any measurement.
@@ -312,7 +316,12 @@ impl Summary {
         options: SummaryOptions,
     ) -> Self {
         let summed = runs.map(|(run, keys)| AlgorithmSummary::new(run, &keys, options.compared));
-        let algorithms: Vec<_> = summed.collect();
+        let mut algorithms: Vec<_> = summed.collect();
+        // Runs on different requests are not compared request by request.
+        let exact = algorithms.iter().find(|run| run.is_sliding_log()).map(|run| run.admitted);
+        if algorithms.len() > 1 {
+            algorithms.iter_mut().for_each(|run| run.sliding_log_admitted = exact);
+        }
         let (events, keys) = algorithms.first().map_or((0, 0), |run| (run.events, run.keys));
         let all = algorithms.iter().map(|run| run.events).sum();
         Summary {
@@ -411,6 +420,8 @@ impl AlgorithmSummary {
             false_denials: tally.false_denials,
             differ: compared.then_some(differ.admitted + differ.denied),
             differ_by: compared.then_some(differ),
+            sliding_log_admitted: compared
+                .then(|| (tally.admitted + differ.denied).saturating_sub(differ.admitted)),
             decisions_per_second: per_second(events, run.busy()),
             states_held: memory.states,
             entries_held: memory.entries,

@@ -14,6 +14,7 @@ impl fmt::Display for Summary {
         write!(f, "\n{}\n", self.table())?;
         self.write_policies(f)?;
         f.write_str("\"most\" is the largest number of units of one key in any window, counted apart from the limiter;\nby that count, \"over\" were admitted above the limit, and \"wrongly denied\" were denied below it\n")?;
+        self.write_net_differences(f)?;
         let [milliseconds, rate] = [self.elapsed_us / 1_000, self.events_per_second];
         let seconds = format!("{}.{:03}", milliseconds / 1_000, milliseconds % 1_000);
         let made = if self.traffic.is_some() { "making" } else { "reading" };
@@ -125,6 +126,21 @@ impl Summary {
             [run.algorithm.clone()].into_iter().chain(numbers.map(grouped)).collect()
         };
         Table { rows: [heads].into_iter().chain(self.algorithms.iter().map(row)).collect() }
+    }
+
+    /// Writes how many more or fewer requests than the exact log each algorithm of a comparison
+    /// admitted.
+    fn write_net_differences(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // For a page, a single run is compared too. The text is the same with and without a page.
+        let runs = self.algorithms.iter().filter(|_| self.algorithms.len() > 1);
+        let net = runs.filter_map(|run| {
+            run.net_difference().map(|net| format!("{} {}", run.algorithm, net.short))
+        });
+        let net: Vec<String> = net.collect();
+        if net.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "admitted, compared with sliding-log: {}", net.join(", "))
     }
 
     /// Writes the keys denied most by the requested algorithm.

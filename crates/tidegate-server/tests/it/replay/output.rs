@@ -148,6 +148,7 @@ fn json_fields_are_stable() {
         assert_eq!(output.stderr, "", "problems are in the JSON");
         if algorithm.is_some() {
             run["differ"] = "count".into();
+            run["sliding_log_admitted"] = "count".into();
             run["differ_by"] = json!({"admitted": "count", "denied": "count"});
         }
         let expected = json!({

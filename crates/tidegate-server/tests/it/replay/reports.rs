@@ -46,6 +46,7 @@ token-bucket           44       0            0          10    31               0
 
 \"most\" is the largest number of units of one key in any window, counted apart from the limiter;
 by that count, \"over\" were admitted above the limit, and \"wrongly denied\" were denied below it
+admitted, compared with sliding-log: sliding-window as many, sliding-counter as many, fixed-window as many, token-bucket 4 more (10.0 %)
 replayed in ...
 
 most denied by sliding-window

@@ -4,6 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
+use super::page_data;
 use crate::cli_harness::{Files, tidegate, tidegate_reading};
 
 fn simulate(args: &[&str]) -> Value {
@@ -87,6 +88,45 @@ fn retry_storm_counts_the_events_of_each_algorithm() {
     assert_eq!(row("  tenant")[1], events(main).to_string(), "{text}");
     let page = fs::read_to_string(&page).expect("a page");
     assert!(page.contains("each algorithm received different requests: from "), "{page}");
+}
+
+/// Every attempt that was denied while capacity returned late counted as wrong, and nothing showed
+/// that in total the same number was admitted.
+#[test]
+fn wrong_decisions_stand_beside_the_net_difference() {
+    let files = Files::new("net");
+    let path = files.path("page.html");
+    let limit = ["simulate", "--limit", "20 per 10s", "--html", &path];
+    let net = |args: &[&str]| {
+        let text = tidegate(&[&limit, args].concat()).succeeded().stdout;
+        let page = page_data(&fs::read_to_string(&path).expect("a page"));
+        (text, page)
+    };
+    let (text, page) = net(&["--traffic", "retry-storm", "--algorithm", "all"]);
+    let line = "admitted, compared with sliding-log: sliding-window as many, sliding-counter as many, \
+                fixed-window as many, token-bucket 19 more (1.0 %)\n";
+    assert!(text.contains(line), "{text}");
+    let sentences = page["findings"].as_array().expect("sentences");
+    let at = |text: &str| sentences.iter().position(|one| one == text).expect(text);
+    assert_eq!(
+        at("Requests that were denied although they fitted: 2,185.") + 1,
+        at("In total: as many admitted as sliding-log.")
+    );
+    assert_eq!(page["net"][1]["phrase"], "as many admitted as sliding-log");
+    assert_eq!(page["net"][0], Value::Null);
+
+    // The page compares a single algorithm too, where the requests are the same.
+    let (text, page) = net(&["--traffic", "bursts", "--algorithm", "fixed-window"]);
+    assert!(!text.contains("compared with"), "{text}");
+    let run = &page["algorithms"][0];
+    let [admitted, exact] = ["admitted", "sliding_log_admitted"].map(|name| run[name].as_u64());
+    let log = net(&["--traffic", "bursts", "--algorithm", "sliding-log"]).1;
+    assert_eq!(exact, log["algorithms"][0]["admitted"].as_u64());
+    let more = admitted.zip(exact).map(|(admitted, exact)| admitted - exact).expect("counts");
+    let phrase = page["net"][0]["phrase"].as_str().expect("a difference");
+    assert!(phrase.replace(',', "").starts_with(&format!("{more} more admitted")), "{phrase}");
+    let page = net(&["--traffic", "retry-storm"]).1;
+    assert_eq!(page["net"], serde_json::json!([null]), "sliding-log was not run");
 }
 
 #[test]
