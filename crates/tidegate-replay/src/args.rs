@@ -56,7 +56,8 @@ pub struct ReplayArgs {
     #[command(flatten)]
     pub(crate) report: ReportArgs,
 
-    /// Also print the smallest limit that would have passed this percentage of the requests
+    /// Also print the smallest limit that would have passed this percentage of the requests.
+    /// Several limits are each tried alone; together they may pass fewer
     #[arg(long, value_name = "PERCENT", value_parser = crate::suggest::share)]
     pub(crate) suggest: Option<crate::suggest::Share>,
 

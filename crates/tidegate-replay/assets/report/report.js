@@ -124,6 +124,7 @@
   function suggested() {
     if (!data.suggestions || !data.suggestions.length) return;
     byId("suggested").hidden = false;
+    byId("alone").hidden = asked.limits.length < 2;
     const rows = data.suggestions.map((s) => [s.limit || s.why_nothing, s.pass, `${count(s.passed)} of ${count(s.asked)}`, s.headroom, s.with_headroom || "none"]);
     table("suggestions", ["limit", "to pass", "passes", "headroom", "with headroom"], rows, "text");
   }

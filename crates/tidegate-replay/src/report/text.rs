@@ -193,6 +193,11 @@ impl Summary {
                 (headroom, Some(more)) => writeln!(f, "; with {headroom} more, {more}")?,
             }
         }
+        // All runs have the same number of limits.
+        let several = self.algorithms.first().is_some_and(|run| run.limits.len() > 1);
+        if several && !self.suggestions.is_empty() {
+            f.write_str("each limit was tried alone; together they may pass fewer requests\n")?;
+        }
         Ok(())
     }
 }

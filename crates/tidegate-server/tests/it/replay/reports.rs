@@ -177,6 +177,25 @@ fn suggests_smallest_passing_limit() {
     }
 }
 
+/// Nothing said that the suggestions for several limits do not hold together.
+#[test]
+fn suggestions_for_several_limits_are_for_each_alone() {
+    let files = Files::new("suggest-alone");
+    let trace: String = (0..20).map(|n| format!("{},a\n", n * 100_000)).collect();
+    let path = files.write("trace.csv", &trace);
+    let note = "\neach limit was tried alone; together they may pass fewer requests\n";
+    let two = ["--limit", "5 per 1s", "--limit", "8 per 1m"];
+    for (limits, suggest, noted) in [
+        (&two[..], &["--suggest", "90"][..], true),
+        (&two[..2], &["--suggest", "90", "--algorithm", "all"], false),
+        (&two, &[], false),
+    ] {
+        let args = [&["replay", &path], limits, suggest].concat();
+        let text = tidegate(&args).succeeded().stdout;
+        assert_eq!(text.contains(note), noted, "{limits:?} {suggest:?}: {text}");
+    }
+}
+
 #[test]
 fn reports_when_no_limit_passes() {
     let files = Files::new("suggest-none");
