@@ -187,7 +187,9 @@
     }));
     legend.append(...values);
     const made = new uPlot({
-      width: Math.max(200, at.clientWidth), height: 210, padding: [10, 24, 0, 0],
+      // A label is centred below its tick. On the right there is room for half of the widest one, a
+      // date or a time with milliseconds, in case a tick falls on the edge.
+      width: Math.max(200, at.clientWidth), height: 210, padding: [10, 40, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { setScale: false, x: false, y: false } },
       scales: {
