@@ -123,9 +123,9 @@ pub struct ReadingArgs {
     pub time_unit: UnitChoice,
 
     /// The zone of times without one: an offset such as +02:00, or a name such as Europe/Berlin,
-    /// with its daylight saving time
-    #[arg(long, value_name = "ZONE", default_value = "+00:00", allow_hyphen_values = true)]
-    pub zone: Zone,
+    /// with its daylight saving time [default: +00:00]
+    #[arg(long, value_name = "ZONE", allow_hyphen_values = true)]
+    pub zone: Option<Zone>,
 
     /// Skip lines that are equal to the line before
     #[arg(long)]
@@ -143,7 +143,7 @@ impl Default for ReadingArgs {
             key: None,
             fields: Vec::new(),
             time_unit: UnitChoice::Auto,
-            zone: Zone::default(),
+            zone: None,
             skip_duplicates: false,
             strict: false,
         }

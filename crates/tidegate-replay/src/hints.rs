@@ -145,7 +145,7 @@ fn of_file(file: &FileReport) -> Vec<String> {
     }
     if file.zoneless > 0 {
         let times = counted(file.zoneless, "time");
-        hints.push(format!("{path}: {times} had no zone: read as UTC, or in the zone of --zone"));
+        hints.push(format!("{path}: {times} had no zone: read as UTC; set the zone with --zone"));
     }
     hints
 }

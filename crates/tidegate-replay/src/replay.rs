@@ -64,7 +64,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
         key,
         fields: args.reading.fields.clone(),
         unit: args.reading.time_unit.unit(),
-        zone: args.reading.zone.clone(),
+        zone: args.reading.zone.clone().unwrap_or_default(),
     };
     let reader =
         Reader { reading: &args.reading, parse_options: &parse_options, bytes_read: &bytes_read };

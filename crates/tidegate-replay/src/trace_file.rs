@@ -33,7 +33,7 @@ pub struct FileReport {
     pub unit: Option<(Unit, bool)>,
     pub lines: u64,
     pub events: u64,
-    /// The number of times without a zone.
+    /// The number of times without a zone, if `--zone` was not given.
     pub zoneless: u64,
     /// The template of keys, if they come from one.
     pub template: Option<Template>,
@@ -55,6 +55,7 @@ pub struct TraceFile {
     lines: Lines,
     parser: Option<Parser>,
     skip_duplicates: bool,
+    is_zone_given: bool,
     /// For a header in the middle of the file.
     options: ParseOptions,
     may_be_header: bool,
@@ -100,6 +101,7 @@ impl TraceFile {
             lines,
             parser,
             skip_duplicates: reading.skip_duplicates,
+            is_zone_given: reading.zone.is_some(),
             options: options.clone(),
             may_be_header: true,
             previous_us: 0,
@@ -192,7 +194,7 @@ impl TraceFile {
         let parser = self.parser.as_ref();
         FileReport {
             unit: parser.and_then(Parser::unit),
-            zoneless: parser.map_or(0, Parser::zoneless),
+            zoneless: parser.filter(|_| !self.is_zone_given).map_or(0, Parser::zoneless),
             unit_unused: self.report.unit_unused && !parser.is_some_and(Parser::has_numbers),
             ..self.report
         }

@@ -71,7 +71,7 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         "no zone",
         "{\"time\":\"2023-11-14T22:13:20\",\"key\":\"a\"}\n",
         &[],
-        &["hint: -: 1 time had no zone: read as UTC, or in the zone of --zone\n"],
+        &["hint: -: 1 time had no zone: read as UTC; set the zone with --zone\n"],
     ),
     (
         "what log lines say themselves",
@@ -113,6 +113,17 @@ fn explains_suspicious_input() {
         for part in *parts {
             assert!(text.contains(part), "{name}: {part:?} is not in\n{text}");
         }
+    }
+}
+
+/// The hint about times without a zone appeared although `--zone` names theirs.
+#[test]
+fn given_zone_needs_no_hint() {
+    let trace = "{\"time\":\"2023-11-14T22:13:20\",\"key\":\"a\"}\n";
+    for (zone, hints) in [(&[][..], 1), (&["--zone", "Europe/Berlin"], 0), (&["--zone", "Z"], 0)] {
+        let args = [&["--limit", "10 per 10s", "--json"], zone].concat();
+        let json = replay(trace, &args).succeeded().json();
+        assert_eq!(json["hints"].as_array().map(Vec::len), Some(hints), "{zone:?}: {json}");
     }
 }
 
