@@ -257,11 +257,22 @@ pub enum FileFault {
     )]
     JsonArray,
     #[error(
-        "the format of its first lines is unknown (it begins `{first_line}`); csv without column \
-         names is time_us,key[,cost]: set --time-unit (s for seconds and dates, or ms or ns), or \
-         add a first line with the names of the columns; set another format with --format"
+        "the format of its first lines is unknown (it begins `{first_line}`); {}the known formats are \
+         {}: set one with --format, or see `tidegate replay --help`",
+        if *.may_be_csv {
+            "csv without column names is time_us,key[,cost]: set --time-unit (s for seconds and \
+             dates, or ms or ns), or add a first line with the names of the columns; "
+        } else {
+            ""
+        },
+        Format::ALL.map(Format::name).join(", ")
     )]
-    UnknownFormat { first_line: String },
+    UnknownFormat { first_line: String, may_be_csv: bool },
+    #[error(
+        "is a tar archive; extract its files and name them, or if it has a single file, use `tar \
+         -xOf FILE | tidegate replay - ...`"
+    )]
+    Tar,
     #[error("no `#Fields:` line before the first event; a w3c log names its columns there")]
     NoDirective,
     /// The option names another format than that of the file.

@@ -30,8 +30,11 @@ const OVERLONG_SHOWN: usize = 80;
 /// The size of the buffer between the file and the decompressor.
 const RAW_BUFFER_BYTES: usize = 128 * 1024;
 
-/// The length of the longest signature that identifies a compression.
-const LONGEST_SIGNATURE: usize = 6;
+/// The signature in the first header of a tar archive, and its position.
+const TAR_SIGNATURE: (usize, &[u8]) = (257, b"ustar");
+
+/// The number of first bytes that contain every signature.
+const SIGNATURE_BYTES: usize = TAR_SIGNATURE.0 + TAR_SIGNATURE.1.len();
 
 /// How a file is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,12 +186,16 @@ impl Lines {
     /// the first field.
     fn begin(&mut self) -> Result<(), ReplayError> {
         const MARK: &[u8] = b"\xef\xbb\xbf";
-        while self.end < LONGEST_SIGNATURE && !self.ended {
+        while self.end < SIGNATURE_BYTES && !self.ended {
             self.fill()?;
         }
         let head = &self.buffer[..self.end];
         if let (Some(outer), Some(inner)) = (self.compression, Compression::detect(head)) {
             return Err(FileFault::CompressedTwice([outer, inner]).at(&self.path));
+        }
+        let (at, signature) = TAR_SIGNATURE;
+        if head.get(at..).is_some_and(|rest| rest.starts_with(signature)) {
+            return Err(FileFault::Tar.at(&self.path));
         }
         if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
             return Err(FileFault::Utf16.at(&self.path));

@@ -289,6 +289,9 @@ fn begins_array(first_line: &[u8]) -> bool {
 fn unknown_format(first_line: &[u8]) -> FileFault {
     match broken_json(first_line) {
         Some(why) => FileFault::BrokenJson(why),
-        None => FileFault::UnknownFormat { first_line: escape_key(first_line) },
+        None => FileFault::UnknownFormat {
+            first_line: escape_key(first_line),
+            may_be_csv: first_line.contains(&b','),
+        },
     }
 }

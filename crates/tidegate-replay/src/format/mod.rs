@@ -87,7 +87,7 @@ pub enum Format {
 
 impl Format {
     /// All formats, in the order in which they win ties of detection.
-    const ALL: [Format; 7] = [
+    pub const ALL: [Format; 7] = [
         Format::Combined,
         Format::Clf,
         Format::Envoy,

@@ -438,7 +438,27 @@ fn rejects_binary_files() {
     let utf_16: Vec<u8> = "\u{feff}1,a\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
     let twice = "is compressed twice, gzip inside";
     let array = "is a JSON array; write one object per line: `jq -c '.[]' FILE | tidegate replay";
-    let rows: [(&[u8], &str); 10] = [
+    // The start of the first header of an archive, as in `access.tar.gz`.
+    let mut archive = b"logs/access,1.csv".to_vec();
+    archive.resize(257, 0);
+    archive.extend(b"ustar  \0");
+    archive.resize(512, 0);
+    archive.extend(b"1,a\n");
+    let tar = "is a tar archive; extract its files and name them";
+    let formats = "the known formats are combined, clf, envoy, alb, w3c, csv, jsonl: set one with \
+                   --format, or see `tidegate replay --help`\n";
+    let rows: [(&[u8], &str); 15] = [
+        (&archive, tar),
+        (&gzip(&archive), tar),
+        (&zstd(&archive), tar),
+        (b"10.0.0.1 GET /\n", &format!("(it begins `10.0.0.1 GET /`); {formats}")),
+        (
+            b"1700000000.5,a\n",
+            &format!(
+                "csv without column names is time_us,key[,cost]: set --time-unit (s for seconds and \
+                 dates, or ms or ns), or add a first line with the names of the columns; {formats}"
+            ),
+        ),
         (
             &gzip(gzip("1,a\n")),
             &format!("{twice} gzip; use `gzip -dc FILE | tidegate replay - ...`"),
