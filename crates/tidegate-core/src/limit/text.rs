@@ -34,9 +34,9 @@ fn unit_us(name: &str) -> Option<u64> {
         "millisecond" => "ms",
         "sec" | "second" => "s",
         "min" | "minute" => "m",
-        "hour" => "h",
+        "hr" | "hour" => "h",
         "day" => "d",
-        "week" => "w",
+        "wk" | "week" => "w",
         _ => name,
     };
     UNITS_US.iter().find(|(unit, _)| *unit == short).map(|(_, us)| *us)

@@ -370,7 +370,7 @@ fn definitions() -> Value {
     conditions["patternProperties"] = json!({ named: texts_schema() });
     conditions["properties"]["headers"] = json!({ "type": "object", "additionalProperties": texts_schema(), "description": "Header names and the values they must have" });
     let words = ALGORITHMS.join("|");
-    let units = "ms|s|m|h|d|w|milliseconds?|sec(ond)?s?|min(ute)?s?|hours?|days?|weeks?";
+    let units = "ms|s|m|h|d|w|milliseconds?|sec(ond)?s?|min(ute)?s?|h(ou)?rs?|days?|w(ee)?ks?";
     let (number, time) = ("[0-9]+[kM]?", format!(r"([0-9]+\s*)?({units})"));
     let count = format!(r"{number}(\s+requests?)?");
     let per = r"(\s+per\s+|\s*/\s*)";
