@@ -1,5 +1,6 @@
 //! Errors of limits, with their position in the text and a correction.
 
+use alloc::format;
 use alloc::string::String;
 use core::fmt;
 use core::ops::Range;
@@ -19,8 +20,12 @@ pub enum LimitErrorKind {
     ExpectedPer,
     /// A length of time such as `10s` was expected.
     ExpectedWindow,
-    /// A length of time has an unknown unit, or none.
+    /// A length of time has an unknown unit.
     UnknownUnit,
+    /// A length of time is a number without a unit.
+    MissingUnit,
+    /// A length of time is in months or years, which differ in length.
+    MonthOrYear,
     /// A window or lease is not a whole number of its unit.
     FractionOfTime,
     /// The window is shorter than 1 ms or longer than 366 days.
@@ -61,6 +66,13 @@ impl LimitErrorKind {
                 "write a number and ms, s, m, h, d or w, for example `10s`",
             ),
             Self::UnknownUnit => ("unknown unit of time", "use ms, s, m, h, d or w"),
+            Self::MissingUnit => (
+                "a length of time needs a unit",
+                "write ms, s, m, h, d or w after the number, for example `60s`",
+            ),
+            Self::MonthOrYear => {
+                ("months and years differ in length", "write days, for example `30d` or `365d`")
+            }
             Self::FractionOfTime => (
                 "a length of time is a whole number of its unit",
                 "use a smaller unit, for example `1500ms` in place of `1.5s`",
@@ -109,12 +121,20 @@ impl LimitErrorKind {
 pub struct LimitError {
     kind: LimitErrorKind,
     source: Option<(String, Range<usize>)>,
+    /// How to correct this text, if that is known.
+    correction: Option<String>,
 }
 
 impl LimitError {
     pub(super) fn at(kind: LimitErrorKind, text: &str, span: Range<usize>) -> Self {
         let excerpt: String = text.chars().take(SHOWN_CHARS).collect();
-        LimitError { kind, source: Some((excerpt, span)) }
+        LimitError { kind, source: Some((excerpt, span)), correction: None }
+    }
+
+    /// Suggests `corrected` in place of the text.
+    pub(super) fn with_correction(self, corrected: Option<String>) -> Self {
+        let correction = corrected.map(|corrected| format!("write `{corrected}`"));
+        LimitError { correction, ..self }
     }
 
     /// Returns the kind of the error.
@@ -132,9 +152,9 @@ impl LimitError {
         self.kind.describe().0
     }
 
-    /// Returns how to correct it.
-    pub const fn help(&self) -> &'static str {
-        self.kind.describe().1
+    /// Returns how to correct it. If the limit that was meant is known, that is a complete text.
+    pub fn help(&self) -> &str {
+        self.correction.as_deref().unwrap_or(self.kind.describe().1)
     }
 }
 
@@ -144,14 +164,13 @@ const SHOWN_CHARS: usize = 80;
 
 impl From<LimitErrorKind> for LimitError {
     fn from(kind: LimitErrorKind) -> Self {
-        LimitError { kind, source: None }
+        LimitError { kind, source: None, correction: None }
     }
 }
 
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (problem, help) = self.kind.describe();
-        write!(f, "{problem}: {help}")?;
+        write!(f, "{}: {}", self.problem(), self.help())?;
         let Some((text, span)) = &self.source else { return Ok(()) };
         // Control characters would misplace the caret, or control the terminal.
         f.write_str("\n  ")?;

@@ -4,6 +4,7 @@
 //! algorithms need (ticks, caps, reciprocals). Nothing that is done with a limit
 //! afterwards can fail.
 
+mod correction;
 mod error;
 mod grid;
 #[cfg(feature = "serde")]

@@ -13,6 +13,7 @@
 use core::fmt;
 use core::ops::Range;
 
+use super::correction::correct;
 use super::{Algorithm, Limit, LimitError, LimitErrorKind as Kind, bounds};
 
 /// The longest text that is parsed. Every limit fits half of this.
@@ -29,7 +30,7 @@ const UNITS_US: [(&str, u64); 6] = [
 ];
 
 /// The length of a unit, which may be abbreviated: `s`, `sec`, `second` or `seconds`.
-fn unit_us(name: &str) -> Option<u64> {
+pub(super) fn unit_us(name: &str) -> Option<u64> {
     let short = match name.strip_suffix('s').unwrap_or(name) {
         "millisecond" => "ms",
         "sec" | "second" => "s",
@@ -42,11 +43,25 @@ fn unit_us(name: &str) -> Option<u64> {
     UNITS_US.iter().find(|(unit, _)| *unit == short).map(|(_, us)| *us)
 }
 
+/// About how many days a month or a year has. They differ in length, so they are not units.
+pub(super) fn days_of(name: &str) -> Option<&'static str> {
+    match name.strip_suffix('s').unwrap_or(name) {
+        "month" => Some("30d"),
+        "year" => Some("365d"),
+        _ => None,
+    }
+}
+
 pub(super) fn parse(text: &str) -> Result<Limit, LimitError> {
     if text.len() > MAX_TEXT_BYTES {
         return Err(LimitError::at(Kind::NotALimit, text, 0..1));
     }
-    let mut words = Words { text, at: 0 };
+    parse_exactly(text).map_err(|error| error.with_correction(correct(text)))
+}
+
+/// Parses a text. Its errors have the general help of their kind.
+pub(super) fn parse_exactly(text: &str) -> Result<Limit, LimitError> {
+    let mut words = Words::new(text);
     let Some((span, word)) = words.next() else {
         return Err(words.end(Kind::NotALimit));
     };
@@ -75,6 +90,7 @@ fn rate(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
             "buckets" | "sliding-buckets" => {
                 return Err(LimitError::at(Kind::BucketsReplaced, text, span));
             }
+            "concurrent" => return Err(LimitError::at(Kind::ConcurrencyIsNotARate, text, span)),
             "burst" => {
                 let (at, number) = words.number(Kind::BurstOutOfRange)?;
                 if burst.replace((span.start..at.end, number)).is_some() {
@@ -140,13 +156,22 @@ fn number(text: &str, span: Range<usize>, word: &str, too_large: Kind) -> Result
     }
 }
 
-struct Words<'a> {
+pub(super) struct Words<'a> {
     text: &'a str,
     at: usize,
 }
 
 impl<'a> Words<'a> {
-    fn next(&mut self) -> Option<(Range<usize>, &'a str)> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Words { text, at: 0 }
+    }
+
+    /// Returns the next word without advancing.
+    pub(super) fn peek(&self) -> Option<(Range<usize>, &'a str)> {
+        Words { ..*self }.next()
+    }
+
+    pub(super) fn next(&mut self) -> Option<(Range<usize>, &'a str)> {
         let bytes = self.text.as_bytes();
         let blanks = bytes[self.at..].iter().position(|byte| !byte.is_ascii_whitespace())?;
         let start = self.at + blanks;
@@ -181,13 +206,15 @@ impl<'a> Words<'a> {
         }
         let mut end = span.end;
         if unit.is_empty()
-            && let Some((after, next)) = (Words { ..*self }).next()
-            && unit_us(next).is_some()
+            && let Some((after, next)) = self.peek()
+            && (unit_us(next).is_some() || days_of(next).is_some())
         {
             (unit, end) = (next, after.end);
         }
         let Some(unit_us) = unit_us(unit) else {
             return match digits {
+                _ if days_of(unit).is_some() => error_at(Kind::MonthOrYear, span.start..end),
+                _ if unit.is_empty() => error_at(Kind::MissingUnit, span),
                 0 => error_at(Kind::ExpectedWindow, span),
                 _ => error_at(Kind::UnknownUnit, span.start + digits..span.end),
             };

@@ -111,6 +111,14 @@ const MESSAGES: &[(Kind, &str)] = &[
     ),
     (Kind::UnknownUnit, "unknown unit of time: use ms, s, m, h, d or w"),
     (
+        Kind::MissingUnit,
+        "a length of time needs a unit: write ms, s, m, h, d or w after the number, for example `60s`",
+    ),
+    (
+        Kind::MonthOrYear,
+        "months and years differ in length: write days, for example `30d` or `365d`",
+    ),
+    (
         Kind::FractionOfTime,
         "a length of time is a whole number of its unit: use a smaller unit, for example `1500ms` in place of `1.5s`",
     ),
@@ -172,11 +180,14 @@ const MISTAKES: &[(&str, Kind, &str)] = &[
     ("18446744073709551615k per 1s", Kind::CountOutOfRange, "^^^^^^^^^^^^^^^^^^^^^"),
     ("5 per", Kind::ExpectedWindow, "     ^"),
     ("5 per sliding-log", Kind::ExpectedWindow, "      ^^^^^^^^^^^"),
-    ("5 per month", Kind::ExpectedWindow, "      ^^^^^"),
+    ("5 per month", Kind::MonthOrYear, "      ^^^^^"),
+    ("5 per 3 months", Kind::MonthOrYear, "      ^^^^^^^^"),
+    ("5 per 2years", Kind::MonthOrYear, "      ^^^^^^"),
+    ("5 per fortnight", Kind::ExpectedWindow, "      ^^^^^^^^^"),
     ("5 per -1s", Kind::ExpectedWindow, "      ^^^"),
     ("5 concurrent lease", Kind::ExpectedWindow, "                  ^"),
-    ("5 per 10", Kind::UnknownUnit, "        ^"),
-    ("5 per 10 sliding-log", Kind::UnknownUnit, "        ^"),
+    ("5 per 10", Kind::MissingUnit, "      ^^"),
+    ("5 per 10 sliding-log", Kind::MissingUnit, "      ^^"),
     ("5 per 10y", Kind::UnknownUnit, "        ^"),
     ("5 per 1.5s", Kind::FractionOfTime, "      ^^^^"),
     ("5 concurrent lease 0.5m", Kind::FractionOfTime, "                   ^^^^"),
@@ -222,6 +233,7 @@ const MISTAKES: &[(&str, Kind, &str)] = &[
     ),
     ("5 concurrent lease 1s lease 1s", Kind::Duplicate, "                      ^^^^^"),
     ("5 per 1s concurrency", Kind::ConcurrencyIsNotARate, "         ^^^^^^^^^^^"),
+    ("5 per 1s concurrent", Kind::ConcurrencyIsNotARate, "         ^^^^^^^^^^"),
     ("5 concurrent per 1s", Kind::ConcurrencyIsNotARate, "             ^^^"),
     (
         "5 concurrent lease 1s sliding-log",
@@ -230,16 +242,60 @@ const MISTAKES: &[(&str, Kind, &str)] = &[
     ),
 ];
 
+/// Invalid texts, and the limit that the error suggests to write.
+const CORRECTIONS: &[(&str, &str)] = &[
+    ("10r/s", "10/s"),
+    ("300r/m burst 5 token-bucket", "300/m burst 5 token-bucket"),
+    ("1,000 per 1h", "1000 per 1h"),
+    ("1,000,000/d", "1000000/d"),
+    ("1_000 per 1s", "1000 per 1s"),
+    ("10/s burst 1,000 token-bucket", "10/s burst 1000 token-bucket"),
+    ("10 per 1h30m", "10 per 90m"),
+    ("5 concurrent lease 1m500ms", "5 concurrent lease 60500ms"),
+    ("5 per 10", "5 per 10s"),
+    ("5\tper\r\n10", "5 per 10s"),
+    ("5 per 10 sliding-log", "5 per 10s sliding-log"),
+    ("5 concurrent lease 30", "5 concurrent lease 30s"),
+    ("5 per month", "5 per 30d"),
+    ("100/year", "100/365d"),
+    ("5 per 1s token bucket", "5 per 1s token-bucket"),
+    ("5 per 1s  fixed window", "5 per 1s fixed-window"),
+    ("1,000/month token bucket burst 50", "1000/30d token-bucket burst 50"),
+];
+
+/// Invalid texts for which no limit is suggested, because several could be meant.
+const AMBIGUOUS: &[&str] =
+    &["1,5 per 1s", "10,00 per 1s", ",000 per 1s", "5 per 3 months", "5 per 10 years", "10 bucket"];
+
+#[test]
+fn suggests_corrected_limits() {
+    for (text, corrected) in CORRECTIONS {
+        let error = text.parse::<Limit>().expect_err(text);
+        assert_eq!(error.help(), format!("write `{corrected}`"), "{text:?}");
+        corrected.parse::<Limit>().expect(corrected);
+    }
+    for text in AMBIGUOUS {
+        let error = text.parse::<Limit>().expect_err(text);
+        assert_eq!(error.help(), LimitError::from(error.kind()).help(), "{text:?}");
+    }
+}
+
 #[test]
 fn reports_every_mistake_with_its_position() {
     for (text, kind, carets) in MISTAKES {
         let error = text.parse::<Limit>().expect_err(text);
         assert_eq!(error.kind(), *kind, "{text:?}");
-        let (_, message) = MESSAGES.iter().find(|row| row.0 == *kind).expect("every kind is there");
+        let (_, general) = MESSAGES.iter().find(|row| row.0 == *kind).expect("every kind is there");
+        let correction = CORRECTIONS.iter().find(|row| row.0 == *text);
+        let message = &*correction.map_or_else(
+            || (*general).to_owned(),
+            |(_, corrected)| format!("{}: write `{corrected}`", error.problem()),
+        );
+        assert!(general.starts_with(error.problem()), "{text:?}");
         let excerpt: String =
             text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
         assert_eq!(error.to_string(), format!("{message}\n  {excerpt}\n  {carets}"), "{text:?}");
-        assert_eq!(format!("{}: {}", error.problem(), error.help()), *message, "{text:?}");
+        assert_eq!(format!("{}: {}", error.problem(), error.help()), message, "{text:?}");
         let span = error.span().expect("a text has places");
         assert!(span.start <= text.len() && span.start <= span.end, "{text:?}: {span:?}");
     }
