@@ -6,6 +6,7 @@
 //! ```
 //!
 //! - `schema.rs` is the table of all fields, also as JSON Schema;
+//! - `syntax_errors.rs` explains errors of the YAML parser;
 //! - `settings.rs` also has [`StoreUrl`], which is displayed without its secrets;
 //! - `error.rs` formats an error: file, line, column, field, the line itself and how to fix it;
 //! - `warnings.rs` finds parts that are valid, but have no effect or an unexpected one;
@@ -37,6 +38,7 @@ mod policies;
 mod reader;
 mod schema;
 mod settings;
+mod syntax_errors;
 mod warnings;
 mod yaml;
 

@@ -12,9 +12,8 @@ use tidegate_core::Algorithm;
 
 use super::error::{ConfigError, SourceLocation, UnlocatedError, printable};
 use super::schema::Field;
-use super::yaml::{
-    MAX_ERRORS, Name, Node, SPACE_AFTER_COLON, Scalar, Value, colon_without_space, find_odd_space,
-};
+use super::syntax_errors::{SPACE_AFTER_COLON, colon_without_space, find_odd_character, in_quotes};
+use super::yaml::{MAX_ERRORS, Name, Node, Scalar, Value};
 
 /// The source of a config, with the errors found so far.
 pub(super) struct Reader<'s> {
@@ -73,8 +72,8 @@ impl<'s> Reader<'s> {
     ) {
         let (message, mut help) = (message.into(), help.into());
         let is_line = !self.source.get(span.clone()).unwrap_or_default().contains('\n');
-        if let Some((_, space)) = find_odd_space(self.source, &span).filter(|_| is_line) {
-            help = space.help();
+        if let Some((_, odd)) = find_odd_character(self.source, &span).filter(|_| is_line) {
+            help = odd.help();
         }
         let mut errors = self.errors.borrow_mut();
         if errors.len() < MAX_ERRORS {
@@ -282,11 +281,7 @@ impl<'s> Reader<'s> {
         let scalar = self.scalar(located)?;
         if scalar.is_number_or_boolean() {
             let text = excerpt(&scalar.text);
-            self.fail(
-                located,
-                format!("`{text}` is not a text"),
-                format!("write it in quotes: `\"{text}\"`"),
-            );
+            self.fail(located, format!("`{text}` is not a text"), in_quotes(&scalar.text));
             return None;
         }
         Some(&scalar.text)
@@ -302,11 +297,7 @@ impl<'s> Reader<'s> {
         if matches!(located.node.value, Value::Map(_)) {
             let written = self.source.get(located.node.span.clone()).unwrap_or_default();
             let message = "without quotes YAML takes `{` for a mapping";
-            self.fail(
-                located,
-                message,
-                format!("write it in quotes: `\"{}\"`", excerpt(written.trim())),
-            );
+            self.fail(located, message, in_quotes(written.trim()));
             return None;
         }
         self.any_text(located)

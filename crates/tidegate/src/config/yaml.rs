@@ -12,9 +12,10 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, StrInput};
+use granit_parser::{Event, Parser, ScalarStyle, Span, StrInput};
 
 use super::error::UnlocatedError;
+use super::syntax_errors::syntax;
 
 /// The largest config: several times the size of ten thousand policies of a few lines each.
 pub const MAX_CONFIG_BYTES: usize = 4 << 20;
@@ -109,7 +110,7 @@ pub(super) fn parse(source: &str, errors: &mut Vec<UnlocatedError>) -> Option<Rc
 }
 
 /// An error after which parsing cannot continue.
-type Stop = Box<UnlocatedError>;
+pub(super) type Stop = Box<UnlocatedError>;
 
 struct TreeBuilder<'s> {
     source: &'s str,
@@ -258,168 +259,11 @@ fn bytes(span: &Span) -> Range<usize> {
     span.byte_range().unwrap_or(0..0)
 }
 
-fn stop(span: Range<usize>, message: &str, help: &str) -> Stop {
+pub(super) fn stop(span: Range<usize>, message: &str, help: &str) -> Stop {
     Box::new(UnlocatedError {
         span,
         field: String::new(),
         message: message.into(),
         help: help.into(),
     })
-}
-
-/// The help for `name:value`, which YAML reads as one text.
-pub(super) const SPACE_AFTER_COLON: &str = "write a space after `:`";
-
-/// Returns the position of the `:` in a line such as `- name:value`. An address such as
-/// `http://host` is a text.
-pub(super) fn colon_without_space(line: &str) -> Option<usize> {
-    let name = line.trim_end().trim_start_matches([' ', '-']);
-    let length = name.bytes().take_while(|b| b.is_ascii_alphanumeric() || *b == b'_').count();
-    let after = name[length..].strip_prefix(':')?;
-    let is_value = length > 0 && !after.is_empty() && !after.starts_with([' ', '/', '\t']);
-    (is_value && !after.contains(": ")).then(|| line.trim_end().len() - name.len() + length)
-}
-
-/// A character that looks like a space, but is not one to YAML.
-#[derive(Clone, Copy)]
-pub(super) struct OddSpace(char);
-
-impl OddSpace {
-    fn name(self) -> String {
-        let name = match self.0 {
-            '\u{a0}' | '\u{202f}' => "no-break space",
-            '\u{3000}' => "wide space",
-            '\u{200b}' => "space of no width",
-            _ => "special space",
-        };
-        format!("a {name} (U+{:04X})", u32::from(self.0))
-    }
-
-    pub(super) fn help(self) -> String {
-        format!("there is {} here: write an ordinary space, or remove it", self.name())
-    }
-}
-
-/// Returns the first odd space in a byte range of the source, with its position.
-pub(super) fn find_odd_space(source: &str, within: &Range<usize>) -> Option<(usize, OddSpace)> {
-    let is_odd = |c: char| {
-        matches!(c, '\u{a0}' | '\u{2000}'..='\u{200b}' | '\u{202f}' | '\u{205f}' | '\u{3000}')
-    };
-    let mut characters = source.get(within.clone())?.char_indices();
-    let (at, found) = characters.find(|(_, c)| is_odd(*c))?;
-    Some((within.start + at, OddSpace(found)))
-}
-
-/// Returns the byte range from the line before `at` that is not blank to the end of the line of
-/// `at`: a mistake in one line may make only the next one invalid.
-fn lines_around(source: &str, at: usize) -> Option<Range<usize>> {
-    let (before, after) = source.split_at_checked(at)?;
-    let line_start = |text: &str| text.rfind('\n').map_or(0, |newline| newline + 1);
-    let earlier = before[..line_start(before)].trim_end();
-    let end = at + after.find('\n').unwrap_or(after.len());
-    Some(line_start(earlier)..end)
-}
-
-/// Returns the error of a line with an odd space, or with a `:` that no space follows.
-fn spacing(source: &str, at: usize) -> Option<Stop> {
-    let around = lines_around(source, at)?;
-    if let Some((at, space)) = find_odd_space(source, &around) {
-        let end = at + space.0.len_utf8();
-        return Some(stop(at..end, "this is not a space that YAML knows", &space.help()));
-    }
-    let mut start = around.start;
-    for line in source[around].split_inclusive('\n') {
-        if let Some(colon) = colon_without_space(line) {
-            let colon = start + colon;
-            return Some(stop(colon..colon + 1, "a space is missing here", SPACE_AFTER_COLON));
-        }
-        start += line.len();
-    }
-    None
-}
-
-/// Converts an error of the parser into one for readers who do not know YAML parsers.
-fn syntax(source: &str, error: &ScanError) -> Stop {
-    let at = error.marker().byte_offset().unwrap_or(source.len());
-    if is_about_spacing(error.kind())
-        && let Some(stop) = spacing(source, at)
-    {
-        return stop;
-    }
-    let fail = |text: &str, help: &str| stop(at..at, text, help);
-    match error.kind() {
-        kind if is_about_tabs(kind) => {
-            // The parser may report a position before the tab.
-            let tab = source[at..].find('\t').map_or(at, |tab| at + tab);
-            stop(tab..tab, "a tab cannot indent", "use spaces")
-        }
-        ErrorKind::UnclosedFlowCollection { open } => {
-            let close = if *open == '[' { ']' } else { '}' };
-            fail(&format!("this `{open}` is not closed"), &format!("write `{close}` where it ends"))
-        }
-        ErrorKind::UnclosedQuotedScalar => {
-            fail("this text has no closing quote", "write the quote where it ends")
-        }
-        ErrorKind::InvalidQuotedScalarIndent => {
-            fail("the quoted text before this line is not closed", "write the quote where it ends")
-        }
-        ErrorKind::UnknownAnchor => fail(
-            "no anchor of this name stands before here",
-            "define it with `&name`, or quote a text that begins with `*`",
-        ),
-        ErrorKind::RecursionLimitExceeded => {
-            let text = format!("values are nested more than {MAX_DEPTH} deep");
-            fail(
-                &text,
-                "a config needs six levels (docs/config.md), a file of envoyproxy/ratelimit two for each \
-                 descriptor (docs/envoy.md)",
-            )
-        }
-        ErrorKind::InvalidIndentation
-        | ErrorKind::ExpectedBlockMappingKey
-        | ErrorKind::ExpectedBlockSequenceEntry => fail(
-            "this is not indented like what it belongs to",
-            "line it up with the fields beside it, with spaces",
-        ),
-        ErrorKind::InvalidColonPlacement | ErrorKind::MappingValueNotAllowed => fail(
-            "a `:` cannot stand here",
-            "close the `[`, `{` or quote before it, or quote a text that has a `:` in it",
-        ),
-        ErrorKind::ExpectedFlowMappingSeparator
-        | ErrorKind::ExpectedFlowSequenceSeparator
-        | ErrorKind::UnexpectedEofImplicitFlowMapping
-        | ErrorKind::UnexpectedEofFlowMapping
-        | ErrorKind::UnexpectedEofFlowSequence => {
-            fail("something is missing or too much here", "check commas, brackets and quotes")
-        }
-        ErrorKind::DirectiveDisallowed => fail("directives are not read", "remove the `%` line"),
-        kind => {
-            fail(&format!("this is not YAML: {kind}"), "check quotes, brackets and indentation")
-        }
-    }
-}
-
-/// Whether the parser may report it because of a space that is missing or is not one.
-fn is_about_spacing(kind: &ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::InvalidColonPlacement
-            | ErrorKind::MappingValueNotAllowed
-            | ErrorKind::InvalidIndentation
-            | ErrorKind::ExpectedBlockMappingKey
-            | ErrorKind::ExpectedBlockSequenceEntry
-            | ErrorKind::SimpleKeyExpected
-    )
-}
-
-fn is_about_tabs(kind: &ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::TabNotAllowed
-            | ErrorKind::TabInBlockIndentation
-            | ErrorKind::TabInIndentation
-            | ErrorKind::TabInPlainScalar
-            | ErrorKind::InvalidBlockEntryWhitespace
-            | ErrorKind::InvalidMappingValueWhitespace
-    )
 }
