@@ -29,17 +29,18 @@ type NewCondition = fn(RequestField, &[&str]) -> Result<Condition, ConditionErro
 
 /// Reads the conditions of `match` or `when`.
 pub(super) fn read_conditions(reader: &Reader<'_>, located: &LocatedNode) -> ReadConditions {
-    read_each_condition(reader, located, |field, values| Condition::new(field, values))
+    let Some(entries) = reader.map(located, CONDITIONS_HELP) else {
+        return ReadConditions { is_partial: true, ..ReadConditions::default() };
+    };
+    read_each_condition(reader, located, entries, |field, values| Condition::new(field, values))
 }
 
 fn read_each_condition(
     reader: &Reader<'_>,
     located: &LocatedNode,
+    entries: &[(Name, Rc<Node>)],
     new: NewCondition,
 ) -> ReadConditions {
-    let Some(entries) = reader.map(located, CONDITIONS_HELP) else {
-        return ReadConditions { is_partial: true, ..ReadConditions::default() };
-    };
     let mut read = Vec::new();
     let mut expected = 0;
     for (name, node) in entries {
@@ -168,17 +169,13 @@ fn fail_request_field(reader: &Reader<'_>, error: RequestFieldError, name: &Name
 }
 
 pub(super) fn read_exempt(reader: &Reader<'_>, located: &LocatedNode) -> Conditions {
-    if let Value::Map(entries) = &located.node.value
-        && entries.is_empty()
-    {
-        reader.fail(
-            located,
-            "`exempt` names nobody",
-            "write for example `exempt: { client_ip: [10.0.0.0/8] }`, or remove it",
-        );
+    let help = "write for example `exempt: { client_ip: [10.0.0.0/8] }`";
+    let Some(entries) = reader.map(located, help) else { return Conditions::default() };
+    if entries.is_empty() {
+        reader.fail(located, "`exempt` names nobody", format!("{help}, or remove it"));
     }
     let new: NewCondition = |field, values| Condition::exempting(field, values);
-    read_each_condition(reader, located, new).conditions
+    read_each_condition(reader, located, entries, new).conditions
 }
 
 /// The help for a value that is not a mapping or list of descriptors.

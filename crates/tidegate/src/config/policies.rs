@@ -4,17 +4,19 @@
 //! be checked. If anything was reported, the config is rejected.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use tidegate_core::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
 
 use super::conditions::{ReadConditions, read_conditions, read_exempt};
+use super::error::printable;
 use super::reader::{LocatedNode, Object, Reader, closest, excerpt, join};
 use super::schema::{
     ALGORITHMS, CONCURRENT, LEASE, LEASE_AUTO, MODES, ON_STORE_FAILURE, OVERFLOW, OVERRIDE, POLICY,
     RATE, UNLIMITED,
 };
-use super::yaml::Value;
+use super::yaml::{Node, Value};
 use super::{Config, warnings};
 use crate::Overflow;
 use crate::policy::{
@@ -160,6 +162,10 @@ fn read_replaces(reader: &Reader<'_>, object: &Object<'_, '_>) -> Vec<String> {
 }
 
 fn read_template(reader: &Reader<'_>, located: &LocatedNode) -> Option<Template> {
+    if let Value::List(items) = &located.node.value {
+        fail_list_of_templates(reader, located, items);
+        return None;
+    }
     let text = reader.template_text(located)?;
     match text.parse::<Template>() {
         Ok(template) => Some(template),
@@ -187,6 +193,20 @@ fn read_template(reader: &Reader<'_>, located: &LocatedNode) -> Option<Template>
     }
 }
 
+/// Reports a list such as `["{client_ip}", "{path}"]`, and suggests a template of its parts.
+fn fail_list_of_templates(reader: &Reader<'_>, located: &LocatedNode, items: &[Rc<Node>]) {
+    let text = |node: &Rc<Node>| match &node.value {
+        Value::Scalar(scalar) => scalar.text.clone(),
+        _ => String::new(),
+    };
+    let joined = items.iter().map(text).collect::<Vec<_>>().join(":");
+    let help = match joined.parse::<Template>() {
+        Ok(_) => format!("write one text: `\"{}\"`", excerpt(&joined)),
+        Err(_) => "write one text, such as `\"{client_ip}:{path}\"`".into(),
+    };
+    reader.fail(located, "a key is one text, but this is a list", help);
+}
+
 /// Returns the help for a template whose braces are missing or doubled.
 fn in_braces(text: &str) -> Option<String> {
     let inside = text.trim_matches(['{', '}', ' ']);
@@ -206,11 +226,16 @@ pub(super) fn meant_request_field(word: &str) -> Option<String> {
         "user_agent" | "user-agent" => return Some("header:user-agent".into()),
         _ => {}
     }
-    let (kind, name) = match word.split_once(':') {
+    // Header names in any case, such as `X-Api-Key`.
+    if word.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("x-")) {
+        let header = format!("header:{}", word.to_ascii_lowercase());
+        return header.parse::<RequestField>().is_ok().then_some(header);
+    }
+    let (kind, name) = match word.split_once([':', '.']) {
         Some((kind, name)) => (kind, Some(name)),
         None => (word, None),
     };
-    if FIELD_NAMES.contains(&kind) {
+    if FIELD_NAMES.contains(&kind) && word[kind.len()..].starts_with(':') {
         return None;
     }
     let meant = closest(kind, FIELD_NAMES.into_iter())?;
@@ -388,7 +413,20 @@ fn read_limit(reader: &Reader<'_>, located: &LocatedNode) -> Option<Limit> {
     }
 }
 
+/// Returns limits that are separated by commas or semicolons as a list.
+fn as_list(text: &str) -> Option<String> {
+    let limits: Vec<&str> = text.split([',', ';']).map(str::trim).collect();
+    let are_limits = (2..=MAX_LIMITS).contains(&limits.len())
+        && limits.iter().all(|limit| limit.parse::<Limit>().is_ok());
+    are_limits.then(|| format!("[\"{}\"]", printable(&limits.join("\", \""))))
+}
+
 fn fail_limit_text(reader: &Reader<'_>, located: &LocatedNode, text: &str, error: &LimitError) {
+    if let Some(list) = as_list(text) {
+        let help = format!("write each one as an item of a list: `{list}`");
+        reader.fail(located, "this text has several limits", help);
+        return;
+    }
     let span = error.span().unwrap_or(0..text.len());
     let word = text.get(span.clone()).unwrap_or_default();
     let meant = match error.kind() {

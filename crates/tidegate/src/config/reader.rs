@@ -30,6 +30,13 @@ pub(super) struct LocatedNode {
     pub(super) path: String,
 }
 
+impl LocatedNode {
+    /// Returns whether the value is a mapping with one of these fields.
+    pub(super) fn has_field(&self, names: &[&str]) -> bool {
+        matches!(&self.node.value, Value::Map(entries) if entries.iter().any(|(key, _)| names.contains(&&*key.text)))
+    }
+}
+
 /// A mapping whose field names have been checked.
 pub(super) struct Object<'s, 'r> {
     reader: &'r Reader<'s>,
@@ -215,7 +222,7 @@ impl<'s> Reader<'s> {
         };
         let message = format!("unknown field `{}`", excerpt(&name.text));
         self.fail_at(name.span.clone(), &join(&located.path, &name.text), message, help);
-        closest(&name.text, names)
+        meant(&name.text, names)
     }
 
     /// Returns the position of the first name in a mapping, or of the value if it is not a mapping.
@@ -373,6 +380,11 @@ impl<'s> Reader<'s> {
         let (amount, unit) = text.split_at(digits);
         let unit_ms = UNITS_MS.iter().find(|(name, _)| *name == unit).map(|(_, ms)| ms);
         let Some((unit_ms, amount)) = unit_ms.zip(amount.parse::<u64>().ok()) else {
+            if let Some(help) = with_unit(text, &range) {
+                let message = format!("`{}` has no unit of time", excerpt(text));
+                self.fail(located, message, help);
+                return None;
+            }
             let message = format!("`{}` is not a length of time", excerpt(text));
             let usual = Duration::from_millis(25);
             let example = if range.contains(&usual) { usual } else { *range.start() };
@@ -436,7 +448,7 @@ impl<'s> Object<'s, '_> {
 
     /// Returns whether the field is present, with or without a value.
     pub(super) fn has(&self, name: &str) -> bool {
-        matches!(&self.located.node.value, Value::Map(entries) if entries.iter().any(|(key, _)| key.text == name))
+        self.located.has_field(&[name])
     }
 
     pub(super) fn located(&self) -> &LocatedNode {
@@ -498,7 +510,7 @@ pub(super) fn field_name(path: &str) -> &str {
 }
 
 /// Words of other systems, and those that take their place here.
-const WORDS_ELSEWHERE: [(&str, &str); 28] = [
+const WORDS_ELSEWHERE: [(&str, &str); 32] = [
     ("allowlist", "exempt"),
     ("backend", "store"),
     ("dry-run", "observe"),
@@ -506,9 +518,11 @@ const WORDS_ELSEWHERE: [(&str, &str); 28] = [
     ("fail-closed", "deny"),
     ("fail-open", "allow"),
     ("identifier", "key"),
+    ("if", "when"),
     ("interval", "window"),
     ("listen", "http"),
     ("log-only", "observe"),
+    ("match", "when"),
     ("metrics", "admin"),
     ("open", "allow"),
     ("closed", "deny"),
@@ -518,6 +532,8 @@ const WORDS_ELSEWHERE: [(&str, &str); 28] = [
     ("port", "http"),
     ("quota", "limits"),
     ("rate", "limit"),
+    ("rate", "limits"),
+    ("rate-limit", "limits"),
     ("rate-limits", "policies"),
     ("redis", "store"),
     ("rules", "policies"),
@@ -532,8 +548,15 @@ const WORDS_ELSEWHERE: [(&str, &str); 28] = [
 /// Returns the word of `words` that takes the place of a word of other systems.
 fn equivalent<'w>(found: &str, mut words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
     let found = found.to_ascii_lowercase().replace('_', "-");
-    let (_, word) = WORDS_ELSEWHERE.iter().find(|(elsewhere, _)| *elsewhere == found)?;
-    words.find(|here| here == word)
+    let is_meant = |word: &&str| {
+        WORDS_ELSEWHERE.iter().any(|(elsewhere, here)| *elsewhere == found && here == word)
+    };
+    words.find(is_meant)
+}
+
+/// Returns the word of `words` that was probably meant.
+fn meant<'w>(found: &str, words: impl Iterator<Item = &'w str> + Clone) -> Option<&'w str> {
+    equivalent(found, words.clone()).or_else(|| closest(found, words))
 }
 
 /// Returns the help for a word that is not one of `words`.
@@ -562,7 +585,7 @@ pub(super) fn suggest<'w>(found: &str, words: impl Iterator<Item = &'w str> + Cl
     }
 }
 
-/// Returns the word that was probably meant.
+/// Returns the word with the most similar spelling, if one is similar enough to be meant.
 pub(super) fn closest<'w>(found: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
     // Computing the distance takes time proportional to the product of the lengths, and all words
     // here are short.
@@ -593,6 +616,16 @@ pub(super) fn excerpt(text: &str) -> String {
 fn lower(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
+}
+
+/// Returns the help for a length of time without a unit: those that it may have in seconds and
+/// milliseconds.
+fn with_unit(text: &str, range: &RangeInclusive<Duration>) -> Option<String> {
+    let amount = text.parse().ok()?;
+    let units = [("s", Duration::from_secs(amount)), ("ms", Duration::from_millis(amount))];
+    let possible = units.into_iter().filter(|(_, duration)| range.contains(duration));
+    let possible: Vec<String> = possible.map(|(unit, _)| format!("`{amount}{unit}`")).collect();
+    (!possible.is_empty()).then(|| format!("write {}", possible.join(" or ")))
 }
 
 fn format_duration(duration: Duration) -> String {
