@@ -318,6 +318,12 @@ fn empty() -> Box<ConfigError> {
 }
 
 fn read(reader: &Reader<'_>, top: &LocatedNode, role: Role, config: &mut Config) {
+    if top.has_field(&["domain", "descriptors"]) && !top.has_field(&["policies"]) {
+        let help = "start the server with `--envoy-config` and this file, or print it as a config of \
+                    tidegate with `tidegate config convert --from envoy`";
+        let at = reader.start_of(top);
+        return reader.fail_at(at, "", "this is a config of envoyproxy/ratelimit", help);
+    }
     let is_required = |field: &schema::Field| field.is_required && role == Role::Whole;
     let Some(object) = reader.object_requiring(top, schema::TOP, is_required) else { return };
     settings::read_settings(reader, &object, config);

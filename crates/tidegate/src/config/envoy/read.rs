@@ -64,6 +64,12 @@ impl Fields {
 
 impl FileReader<'_, '_> {
     fn root(&self, located: &LocatedNode) -> Option<DomainConfig> {
+        if located.has_field(&["policies"]) && !located.has_field(ROOT) {
+            let help = "start the server with `--config` and this file";
+            let at = self.reader.start_of(located);
+            self.reader.fail_at(at, "", "this is a config of tidegate", help);
+            return None;
+        }
         let fields = self.fields(located, ROOT)?;
         let descriptors = self.descriptors(&fields);
         let domain = self.text(&fields, "domain");
