@@ -336,9 +336,12 @@ pub enum SecretError {
     /// Both the variable and its `_FILE` companion are set.
     #[error("{0} and {0}_FILE are both set: keep one")]
     Twice(&'static str),
-    /// The variable or its file is empty.
+    /// The variable is empty.
     #[error("{0} is set but empty: unset it, or set a secret")]
     Empty(String),
+    /// The file is empty, or has only separators.
+    #[error("{0} is empty: write a secret into it")]
+    EmptyFile(String),
     /// The secret is not printable ASCII without spaces, so it cannot be sent in a header.
     #[error(
         "{0} contains a space or a character that is not printable ASCII: create a secret with \
@@ -347,7 +350,7 @@ pub enum SecretError {
     )]
     NotText(String),
     /// Its file cannot be read.
-    #[error("cannot read the file that {0} names: {1}")]
+    #[error("{0} cannot be read: {1}")]
     File(String, io::Error),
     /// The URL of the store is invalid.
     #[error("{STORE_VARIABLE}: {0}")]
@@ -360,22 +363,27 @@ pub enum SecretError {
 /// Reads a secret from the variable `name`, or from the file that `{name}_FILE` names.
 fn read_secret(name: &'static str) -> Result<Option<String>, SecretError> {
     let in_file = format!("{name}_FILE");
-    let (source, text) = match (std::env::var(name), std::env::var_os(&in_file)) {
-        (Err(VarError::NotPresent), None) => return Ok(None),
-        (Ok(_) | Err(VarError::NotUnicode(_)), Some(_)) => return Err(SecretError::Twice(name)),
-        (Err(VarError::NotUnicode(_)), None) => return Err(SecretError::NotText(name.into())),
-        (Ok(text), None) => (name.to_owned(), text),
-        (Err(VarError::NotPresent), Some(path)) => {
-            let mut text = String::new();
-            let read = File::open(path)
-                .and_then(|file| file.take(MAX_SECRET_BYTES).read_to_string(&mut text));
-            read.map_err(|error| SecretError::File(in_file.clone(), error))?;
-            (in_file, text)
-        }
-    };
+    let (source, text, empty): (_, _, fn(String) -> SecretError) =
+        match (std::env::var(name), std::env::var_os(&in_file)) {
+            (Err(VarError::NotPresent), None) => return Ok(None),
+            (Ok(_) | Err(VarError::NotUnicode(_)), Some(_)) => {
+                return Err(SecretError::Twice(name));
+            }
+            (Err(VarError::NotUnicode(_)), None) => return Err(SecretError::NotText(name.into())),
+            (Ok(text), None) => (name.to_owned(), text, SecretError::Empty),
+            (_, Some(path)) if path.is_empty() => return Err(SecretError::Empty(in_file)),
+            (Err(VarError::NotPresent), Some(path)) => {
+                let source = format!("{in_file}: the file {}", path.display());
+                let mut text = String::new();
+                let read = File::open(path)
+                    .and_then(|file| file.take(MAX_SECRET_BYTES).read_to_string(&mut text));
+                read.map_err(|error| SecretError::File(source.clone(), error))?;
+                (source, text, SecretError::EmptyFile)
+            }
+        };
     let text = text.trim();
     if text.split([',', '\n']).all(|token| token.trim().is_empty()) {
-        return Err(SecretError::Empty(source));
+        return Err(empty(source));
     }
     let printable = |byte: u8| {
         byte.is_ascii_graphic() || (name == TOKENS_VARIABLE && byte.is_ascii_whitespace())

@@ -78,7 +78,8 @@ fn placeholder_secret_is_rejected() {
         let start = Start::new(&format!("deploy-secret-{key}"));
         let file = start.files().write(key, line.expect("a value").trim_matches('"'));
         let (code, message) = start.env(variable, &file).fails();
-        let expected = format!("error: {variable} is set but empty: unset it, or set a secret\n");
+        let expected =
+            format!("error: {variable}: the file {file} is empty: write a secret into it\n");
         assert_eq!((code, message), (1, expected));
     }
 }

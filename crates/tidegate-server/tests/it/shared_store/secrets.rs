@@ -72,7 +72,8 @@ fn store_url_errors_do_not_print_the_url() {
         ),
         (
             start("empty").env("TIDEGATE_STORE_FILE", "/dev/null"),
-            "error: TIDEGATE_STORE_FILE is set but empty: unset it, or set a secret\n".into(),
+            "error: TIDEGATE_STORE_FILE: the file /dev/null is empty: write a secret into it\n"
+                .into(),
         ),
     ];
     for (start, expected) in rows {
