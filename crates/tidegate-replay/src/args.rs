@@ -5,8 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::builder::UnknownArgumentValueParser;
-use clap::{Arg, ArgGroup, Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use tidegate::{Limit, LimitError};
 
 use crate::algorithms::{Algorithms, algorithms};
@@ -33,8 +32,7 @@ where
 #[derive(Debug, Args)]
 #[command(
     after_long_help = REPLAY_HELP,
-    group(ArgGroup::new("rules").args(["limits", "config"]).required(true).multiple(true)),
-    arg(unknown_time())
+    group(ArgGroup::new("rules").args(["limits", "config"]).required(true).multiple(true))
 )]
 pub struct ReplayArgs {
     /// Files to read, plain, gzipped or compressed with zstd; `-` is standard input.
@@ -65,12 +63,6 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "PERCENT", default_value = "0%", requires = "suggest",
           value_parser = crate::suggest::headroom)]
     pub(crate) headroom: crate::suggest::Share,
-}
-
-/// Rejects `--time NAME`, for which clap would suggest `--timeline`.
-fn unknown_time() -> Arg {
-    let suggestion = UnknownArgumentValueParser::suggest("name the field with --field time=NAME");
-    Arg::new("time").long("time").value_name("NAME").hide(true).value_parser(suggestion)
 }
 
 /// The limits or policies that decide events.

@@ -6,6 +6,7 @@
 
 mod config;
 mod explain;
+mod tips;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -90,7 +91,7 @@ pub fn parse(mut args: Vec<OsString>) -> Command {
         args.push("serve".into());
     }
     let parsed = Cli::try_parse_from(&args);
-    let explain = |error| suggest_config(name_variable(error, &args), &args);
+    let explain = |error| tips::add_tip(name_variable(error, &args), &args);
     let mut command = parsed.unwrap_or_else(|error| explain(error).exit()).command;
     if let Command::Serve(serve) = &mut command {
         serve.as_envoy_ratelimit |= is_ratelimit;
@@ -117,20 +118,6 @@ fn name_variable(mut error: clap::Error, args: &[OsString]) -> clap::Error {
     if !args.iter().any(is_flag) {
         let both = format!("{variable} ({argument})");
         error.insert(ContextKind::InvalidArg, ContextValue::String(both));
-    }
-    error
-}
-
-/// Suggests `--config` for a file without a flag, as in `tidegate serve tidegate.yaml`.
-fn suggest_config(mut error: clap::Error, args: &[OsString]) -> clap::Error {
-    let is_serve = args.get(1).is_some_and(|command| command == "serve");
-    if let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg)
-        && is_serve
-        && error.kind() == clap::error::ErrorKind::UnknownArgument
-        && !argument.starts_with('-')
-    {
-        let tip = format!("a config is named with '--config {argument}'");
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
 }

@@ -11,7 +11,6 @@ use tidegate::unstable::config::Config;
 use tidegate_replay::rate_algorithm;
 
 use super::error::ServeError;
-use super::unknown_settings::UnknownFlags;
 use crate::authentication::{Access, Secrets};
 use crate::connections::{FrontTls, ListenAddr, TlsFiles};
 use crate::envoy_ratelimit::{EnvoySettings, XdsAddress, grpc_tls_error};
@@ -74,9 +73,6 @@ pub struct ServeArgs {
     /// The address of health, metrics and the admin API [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_ADMIN")]
     pub admin: Option<ListenAddr>,
-
-    #[command(flatten)]
-    pub unknown: UnknownFlags,
 
     /// The format of the log on standard error; RUST_LOG selects what is logged [default: text]
     #[arg(long, value_enum, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT")]

@@ -1,5 +1,4 @@
-//! Settings that do not exist: warnings about environment variables that look like settings of
-//! tidegate, and suggestions for flags that other servers have.
+//! Warnings about environment variables that look like settings of tidegate, but do not exist.
 //!
 //! A misspelt flag is an error, but a misspelt variable would be ignored silently, and the server
 //! could run without its secret or config.
@@ -7,8 +6,7 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 
-use clap::builder::UnknownArgumentValueParser as Unknown;
-use clap::{Arg, ArgMatches, Args, Command, CommandFactory as _, FromArgMatches};
+use clap::CommandFactory as _;
 
 use crate::authentication::SECRET_VARIABLES;
 use crate::commands::Cli;
@@ -131,64 +129,6 @@ fn equivalent(name: &str) -> Option<&'static str> {
         return Some(front.map_or("TIDEGATE_HTTP", |(_, variable)| variable));
     }
     has_any(&["REDIS", "VALKEY"]).then_some("TIDEGATE_STORE")
-}
-
-const STORE: &str = "set TIDEGATE_STORE, or `store` in the config";
-const TLS: &str = "TLS is set in the config: `tls: { http: { cert: FILE, key: FILE } }`";
-
-/// The rejected flags. They have no values, because every use is an error.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct UnknownFlags;
-
-impl UnknownFlags {
-    /// The arguments. Each name is a separate one, because the error of clap names the argument and
-    /// not the alias that was used.
-    fn arguments() -> impl Iterator<Item = Arg> {
-        let http =
-            || Unknown::suggest_arg("--http").and_suggest("an example: `--http 127.0.0.1:8080`");
-        let rows = [
-            ("port", "PORT", http()),
-            ("p", "PORT", http()),
-            ("listen", "ADDR", http()),
-            ("bind", "ADDR", http()),
-            ("addr", "ADDR", http()),
-            ("address", "ADDR", http()),
-            ("host", "HOST", http()),
-            ("metrics", "ADDR", Unknown::suggest_arg("--admin")),
-            ("c", "FILE", Unknown::suggest_arg("--config")),
-            ("store", "URL", Unknown::suggest(STORE)),
-            ("redis", "URL", Unknown::suggest(STORE)),
-            ("tls-cert", "FILE", Unknown::suggest(TLS)),
-            ("tls-key", "FILE", Unknown::suggest(TLS)),
-        ];
-        rows.into_iter().map(|(name, value, suggestion)| {
-            let argument = Arg::new(name).hide(true).value_name(value).value_parser(suggestion);
-            match name.as_bytes() {
-                [letter] => argument.short(char::from(*letter)),
-                _ => argument.long(name),
-            }
-        })
-    }
-}
-
-impl Args for UnknownFlags {
-    fn augment_args(command: Command) -> Command {
-        command.args(UnknownFlags::arguments())
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        command.args(UnknownFlags::arguments())
-    }
-}
-
-impl FromArgMatches for UnknownFlags {
-    fn from_arg_matches(_: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(UnknownFlags)
-    }
-
-    fn update_from_arg_matches(&mut self, _: &ArgMatches) -> Result<(), clap::Error> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

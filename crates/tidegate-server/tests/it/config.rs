@@ -474,6 +474,33 @@ fn rejects_invalid_flags() {
     }
 }
 
+/// The command line, and the tip for it.
+const TIPS: &[(&[&str], &str)] = &[
+    (&["--config", "a.yaml"], "a command comes first: `tidegate serve --config ...`"),
+    (&["--http=:80"], "a command comes first: `tidegate serve --http ...`"),
+    (&["check", "a.yaml"], "use `tidegate config check FILE`"),
+    (&["validate", "a.yaml"], "use `tidegate config check FILE`"),
+    (&["config", "validate", "a.yaml"], "use `tidegate config check FILE`"),
+    (
+        &["config", "check", "--config", "a.yaml"],
+        "the file is given without a flag: `tidegate config check FILE`",
+    ),
+    (&["explain", "--ip", "192.0.2.1"], "use '--client-ip'"),
+    (&["explain", "--url", "http://a/b"], "use '--path', which also takes a whole URL"),
+    (&["explain", "GET", "/x"], "the request is described with flags, for example `--method GET "),
+    (&["explain", "a.yaml"], "and a config is named with '--config'\n"),
+    (&["explain", "--methd", "GET"], "a similar argument exists: '--method'"),
+];
+
+#[test]
+fn unknown_arguments_have_tips() {
+    for (args, tip) in TIPS {
+        let run = tidegate(args);
+        assert_eq!(run.stderr.matches("tip: ").count(), 1, "{}", run.stderr);
+        run.failed(2, &[tip]);
+    }
+}
+
 /// Domains and descriptors, in the given order.
 #[test]
 fn explains_descriptors() {

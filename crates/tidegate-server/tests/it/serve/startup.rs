@@ -126,26 +126,41 @@ fn printed_example_is_decided_by_the_first_policy() {
 
 #[test]
 fn flags_of_other_servers_have_suggestions() {
-    let http = ["tip: a similar argument exists: '--http'", "`--http 127.0.0.1:8080`"];
-    for flag in ["--port", "-p", "--listen", "--bind", "--addr", "--address", "--host"] {
+    let http = ["  tip: use '--http', for example `--http 127.0.0.1:8080`\n"];
+    let flags = ["--port", "-p", "--listen", "--bind", "--addr", "--address", "--host"];
+    // Regression: hidden arguments were suggested for these, and then refused.
+    for flag in flags.into_iter().chain(["--prot", "--bnd", "--adress", "--port=1"]) {
         tidegate(&["serve", flag, ":8080"]).failed(2, &http);
     }
-    tidegate(&["serve", "--listen", ":8080"]).failed(2, &["unexpected argument '--listen"]);
+    tidegate(&["serve", "--listen", ":8080"]).failed(2, &["unexpected argument '--listen' found"]);
+    let store = "tip: set TIDEGATE_STORE, or `store` in the config";
+    let limits = "tip: limits are in a config: write a policy, and name the file with '--config'";
     let rows = [
-        ("--metrics", ":9100", "tip: a similar argument exists: '--admin'"),
-        ("-c", "tidegate.yaml", "tip: a similar argument exists: '--config'"),
+        ("--metrics", ":9100", "tip: use '--admin'"),
+        ("-c", "tidegate.yaml", "tip: use '--config'"),
         (
             "a.yaml",
             "--http=off",
             "'a.yaml' found\n\n  tip: a config is named with '--config a.yaml'",
         ),
-        ("--store", "redis://cache", "tip: set TIDEGATE_STORE, or `store` in the config"),
-        ("--redis", "redis://cache", "tip: set TIDEGATE_STORE, or `store` in the config"),
+        ("--store", "redis://cache", store),
+        ("--redis", "redis://cache", store),
+        ("--redi", "redis://cache", store),
+        ("--stor", "redis://cache", store),
         ("--tls-cert", "a.pem", "tip: TLS is set in the config: `tls: { http: { cert: FILE,"),
         ("--tls-key", "a.pem", "tip: TLS is set in the config: `tls: { http: { cert: FILE,"),
+        ("--token", "x", "tip: set TIDEGATE_TOKENS\n"),
+        ("--tokens", "x", "tip: set TIDEGATE_TOKENS\n"),
+        ("--limit", "5", limits),
+        ("--policy", "5 per 1m", limits),
+        ("--log-level", "debug", "tip: set RUST_LOG=debug\n"),
+        ("--verbose", "--http=off", "tip: set RUST_LOG=debug\n"),
+        ("--confg", "a.yaml", "tip: a similar argument exists: '--config'"),
     ];
     for (flag, value, tip) in rows {
-        tidegate(&["serve", flag, value]).failed(2, &[tip]);
+        let run = tidegate(&["serve", flag, value]);
+        assert_eq!(run.stderr.matches("tip: ").count(), 1, "{}", run.stderr);
+        run.failed(2, &[tip]);
     }
 }
 
