@@ -115,6 +115,10 @@ fn gateways_distinguish_failure_from_denial() {
     let policy = |name: &str| Some(format!("\"{name}\";q=2;w=3600"));
     assert_eq!(fields("/open"), [None, policy("open"), None]);
     assert_eq!(fields("/closed"), [None, policy("closed"), Some("1".into())]);
+    // Those of this node's share of three are known, beside the whole limit of nine.
+    let [left, whole, wait] = fields("/here");
+    assert!(left.as_ref().is_some_and(|left| left.starts_with("\"here\";r=0;t=")), "{left:?}");
+    assert_eq!((whole.as_deref(), wait.is_some()), (Some("\"here\";q=9;w=3600"), true));
     // `deny_status` does not apply to failures.
     let target = [("x-original-uri", "/closed")];
     let reply = server.ask("GET", "/v1/forward-auth?from=original&deny_status=403", &target, "");
