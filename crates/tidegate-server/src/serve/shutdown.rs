@@ -94,7 +94,7 @@ impl RunningFronts {
     }
 
     /// Drains all fronts. The admin front is drained last, so that probes find the server not ready
-    /// rather than unreachable.
+    /// rather than unreachable while requests are in progress.
     async fn drain(self) {
         join_all([self.http, self.grpc, self.resp].into_iter().flatten().map(end)).await;
         join_all([self.admin, self.prometheus].into_iter().flatten().map(end)).await;
