@@ -12,8 +12,9 @@
 //! A gateway sets one family and passes the other on as the *client* sent it. So the families are
 //! never mixed. If both name a target, and differ in target, method or host, it is unknown which is
 //! true. Such a request is rejected, unless the URL that the gateway is configured with selects a
-//! family with `?from=...`. With `from`, a target is required: without one, the decision would be
-//! about another request.
+//! family with `?from=...`. With `from`, a target and a method are required: without them, the
+//! decision would be about another request. The method of the check is not that of the client:
+//! nginx checks every request with GET.
 //!
 //! Some gateways (Caddy) append the query of the client to the URL of tidegate if that has none, so
 //! a client could send `?from=...` too. [`is_client_query`] detects this: the gateway also sends
@@ -89,7 +90,11 @@ impl<'a> OriginalRequest<'a> {
         from: Option<TargetSource>,
     ) -> Result<Self, RequestError> {
         match from {
-            Some(from) => OriginalRequest::from(request, suffix, from),
+            Some(from) => {
+                let original = OriginalRequest::from(request, suffix, from)?;
+                require_method(request.headers(), from)?;
+                Ok(original)
+            }
             None if !suffix.is_empty() => {
                 OriginalRequest::from(request, suffix, TargetSource::Path)
             }
@@ -188,6 +193,16 @@ fn original_target<B>(request: &Request<B>) -> Result<Option<OriginalRequest<'_>
         }
         (uri, url) => Ok(url.or(uri)),
     }
+}
+
+/// Checks that the gateway sends the method of the client.
+fn require_method(headers: &HeaderMap, from: TargetSource) -> Result<(), RequestError> {
+    let (name, shown) = match from {
+        TargetSource::Forwarded => (&FORWARDED_METHOD, "X-Forwarded-Method"),
+        TargetSource::Original => (&ORIGINAL_METHOD, "X-Original-Method"),
+        TargetSource::Path => return Ok(()),
+    };
+    single_value(headers, name)?.map_or_else(|| Err(missing(shown)), |_| Ok(()))
 }
 
 fn missing(name: &str) -> RequestError {
@@ -292,8 +307,8 @@ mod tests {
             // Headers of a client in the other family are ignored.
             (&["host: s", "x-forwarded-uri: /login", "x-original-method: OPTIONS"], "", None, "GET s /login -"),
             (&["host: s", "x-original-uri: /login", "x-forwarded-method: OPTIONS", "x-forwarded-host: free"], "", None, "GET s /login -"),
-            (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", forwarded, "GET - /login -"),
-            (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", Some(TargetSource::Original), "GET - /free -"),
+            (&["x-forwarded-uri: /login", "x-forwarded-method: PUT", "x-original-uri: /free"], "", forwarded, "PUT - /login -"),
+            (&["x-forwarded-uri: /login", "x-original-uri: /free", "x-original-method: PUT"], "", Some(TargetSource::Original), "PUT - /free -"),
             (&["x-forwarded-uri: /login", "x-original-uri: /login"], "", None, "GET - /login -"),
             // Unusual bytes hide nothing.
             (&["x-forwarded-uri: /login?\u{e9}"], "", None, "GET - /login \u{e9}"),
@@ -320,6 +335,9 @@ mod tests {
             (&["x-forwarded-uri: /login", "x-forwarded-uri: /free"], None, "x-forwarded-uri was sent twice"),
             (&["x-original-uri: /login"], Some(TargetSource::Forwarded), "X-Forwarded-Uri is missing"),
             (&["x-forwarded-uri: /login"], Some(TargetSource::Original), "X-Original-URI is missing"),
+            (&["x-forwarded-uri: /login", "x-original-method: POST"], Some(TargetSource::Forwarded), "X-Forwarded-Method is missing"),
+            (&["x-forwarded-uri: /login", "x-forwarded-method: "], Some(TargetSource::Forwarded), "X-Forwarded-Method is missing"),
+            (&["x-original-uri: /login", "x-forwarded-method: POST"], Some(TargetSource::Original), "X-Original-Method is missing"),
             (&["x-forwarded-method: POST"], None, "X-Forwarded-Uri is missing"),
             (&["x-forwarded-uri: "], Some(TargetSource::Forwarded), "X-Forwarded-Uri is missing"),
             (&["x-original-method: POST"], None, "X-Original-URI is missing"),

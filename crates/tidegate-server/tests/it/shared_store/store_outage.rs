@@ -120,7 +120,7 @@ fn gateways_distinguish_failure_from_denial() {
     assert!(left.as_ref().is_some_and(|left| left.starts_with("\"here\";r=0;t=")), "{left:?}");
     assert_eq!((whole.as_deref(), wait.is_some()), (Some("\"here\";q=9;w=3600"), true));
     // `deny_status` does not apply to failures.
-    let target = [("x-original-uri", "/closed")];
+    let target = [("x-original-method", "GET"), ("x-original-uri", "/closed")];
     let reply = server.ask("GET", "/v1/forward-auth?from=original&deny_status=403", &target, "");
     assert_eq!((reply.status, &reply.json()["status"]), (503, &json!(503)));
 }
