@@ -228,7 +228,10 @@ async fn no_such_page(uri: Uri) -> RequestError {
             "not found; checks are at the address of --http (default: 127.0.0.1:8080)".into()
         }
         path => {
-            format!("not found: {path:.200}; see /dashboard, /metrics and /admin/v1/policies")
+            format!(
+                "not found: {path:.200}; see /healthz, /readyz, /metrics, /dashboard and \
+                 /admin/v1/policies"
+            )
         }
     };
     RequestError::new(ErrorKind::NotFound, detail)

@@ -312,9 +312,9 @@ fn locate_error<'de, T: Deserialize<'de>>(
 /// this crate, which needs no other words.
 fn describe(text: &str) -> Option<String> {
     if let Some(rest) = text.strip_prefix("unknown field `") {
-        let known = rest.split_once("`, expected ").map_or("", |(_, known)| known);
+        let (found, known) = rest.split_once("`, expected ").unwrap_or((rest, ""));
         let known = known.trim_start_matches("one of ");
-        return Some(format!("is unknown: use {known}"));
+        return Some(describe_unknown(found, known));
     }
     if text.starts_with("missing field `") {
         return Some("is missing".into());
@@ -346,6 +346,37 @@ fn describe(text: &str) -> Option<String> {
         expected => expected,
     };
     Some(format!("must be {expected}, but is {found}"))
+}
+
+/// The fields of [`AttributesBody`], which callers also send beside `attributes`.
+const ATTRIBUTES: [&str; 8] =
+    ["method", "path", "query", "host", "client_ip", "headers", "domain", "descriptors"];
+
+/// Words for fields in other systems.
+const WORDS_ELSEWHERE: [(&str, &str); 3] = [("ip", "client_ip"), ("uri", "path"), ("url", "path")];
+
+/// Names this long are not compared with the known ones.
+const MAX_COMPARED_BYTES: usize = 32;
+
+/// Describes an unknown field, with the one that was probably meant. `known` lists the known fields
+/// as serde does.
+fn describe_unknown(found: &str, known: &str) -> String {
+    let all = || known.split(", ").map(|name| name.trim_matches('`'));
+    let elsewhere = WORDS_ELSEWHERE.iter().find(|(word, _)| *word == found);
+    let meant = elsewhere.map_or(found, |(_, field)| *field);
+    if all().any(|name| name == "attributes") && ATTRIBUTES.contains(&meant) {
+        let name = if meant == found { String::new() } else { format!(", as `{meant}`") };
+        return format!("is unknown here: put it in `attributes`{name}");
+    }
+    let is_near = |name: &&str| {
+        *name == meant
+            || (3..=MAX_COMPARED_BYTES).contains(&found.len())
+                && (name.starts_with(found) || strsim::damerau_levenshtein(name, found) == 1)
+    };
+    match all().find(is_near) {
+        Some(near) => format!("is unknown; did you mean `{near}`?"),
+        None => format!("is unknown: use {known}"),
+    }
 }
 
 /// Truncates quoted text: enough is left to recognize it.

@@ -338,10 +338,10 @@ fn rejects_invalid_admin_requests() {
         ),
         (
             "GET",
-            "/admin/v2",
+            "/health",
             404,
             None,
-            "not found: /admin/v2; see /dashboard, /metrics and /admin/v1/policies",
+            "not found: /health; see /healthz, /readyz, /metrics, /dashboard and /admin/v1/policies",
         ),
         (
             "POST",

@@ -129,7 +129,7 @@ fn rejects_invalid_permit_requests_by_field() {
         (r#"{"policy":"jobs","key":"a","ttl_ms":0}"#, 400, Some("ttl_ms"), "must be at least 1"),
         (r#"{"policy":"jobs","key":"a","ttl_ms":-5}"#, 400, Some("ttl_ms"), "must be at least 1"),
         (r#"{"policy":"jobs","key":"a","cost":0}"#, 400, Some("cost"), "must be at least 1 for a permit"),
-        (r#"{"policy":"jobs","key":"a","ttl":5}"#, 400, Some("ttl"), "it is unknown: use `policy`"),
+        (r#"{"policy":"jobs","key":"a","ttl":5}"#, 400, Some("ttl"), "it is unknown; did you mean `ttl_ms`?"),
         (r#"{"policy":"jobs"}"#, 400, Some("key"), "`key` or `attributes` is required"),
     ];
     for (body, status, field, part) in rows {
@@ -143,7 +143,7 @@ fn rejects_invalid_permit_requests_by_field() {
     let path = format!("/v1/permits/{id}");
     server.ask("GET", &path, &[], "").refuses(405, None, "use PUT, DELETE");
     let renew = |body: &str| server.ask("PUT", &path, &[crate::server_harness::JSON], body);
-    renew(r#"{"ttl":5}"#).refuses(400, Some("ttl"), "it is unknown: use `ttl_ms`");
+    renew(r#"{"ttl":5}"#).refuses(400, Some("ttl"), "it is unknown; did you mean `ttl_ms`?");
     renew(r#"{"ttl_ms":5}"#).refuses(404, None, "unknown permit");
     renew("{}").refuses(404, None, "unknown permit");
 }
