@@ -158,6 +158,12 @@ impl Tokens {
         self.all.iter().any(|token| token.len() < MIN_TOKEN_BYTES)
     }
 
+    /// Returns whether one of the secrets begins with the scheme that callers send before it.
+    pub fn include_scheme(&self) -> bool {
+        let mut starts = self.all.iter().filter_map(|token| token.get(..SCHEME.len()));
+        starts.any(|start| start.eq_ignore_ascii_case(SCHEME))
+    }
+
     /// Logs that a caller was rejected, at most once in ten seconds: a gateway that sends no secret
     /// fails for all of its clients, and hides the reason from them.
     #[cold]
@@ -295,6 +301,9 @@ pub const SECRET_VARIABLES: [&str; 8] = [
 
 /// The length below which a secret can be guessed: 64 random bits as hexadecimal digits.
 const MIN_TOKEN_BYTES: usize = 16;
+
+/// The scheme that callers send before a secret.
+const SCHEME: &str = "Bearer ";
 
 /// The maximum number of bytes read from a file of secrets.
 const MAX_SECRET_BYTES: u64 = 64 * 1024;

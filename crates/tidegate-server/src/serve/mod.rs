@@ -100,6 +100,13 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
             settings::secret_of(*front)
         );
     }
+    // The secret of the admin front cannot contain a space.
+    if secrets.tokens.include_scheme() {
+        tracing::warn!(
+            "a secret of TIDEGATE_TOKENS begins with `Bearer `, which is not part of it: callers \
+             send `Authorization: Bearer SECRET`, so set only SECRET"
+        );
+    }
     source.log_warnings(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::System)?;

@@ -82,6 +82,23 @@ fn logs_secrets_that_are_rejected_or_can_be_guessed() {
     }
 }
 
+/// Regression: a secret that was copied together with its scheme was accepted, and no client that
+/// sent `Authorization: Bearer SECRET` was.
+#[test]
+fn warns_of_secrets_that_begin_with_a_scheme() {
+    let expected = "a secret of TIDEGATE_TOKENS begins with `Bearer `, which is not part of it";
+    for (name, tokens, is_warned) in [
+        ("second", "first-5ecret,bearer second-5ecret", true),
+        ("none", "Bearer-5ecret,first 5ecret", false),
+    ] {
+        let start = Start::new(&format!("start-scheme-{name}")).env("TIDEGATE_TOKENS", tokens);
+        let server = start.run();
+        let log = if is_warned { server.logged(expected) } else { server.log() };
+        assert_eq!(log.matches(expected).count(), usize::from(is_warned), "{log}");
+        assert!(!log.contains("5ecret") && !server.printed.contains("5ecret"), "{log}");
+    }
+}
+
 /// The first policy, and the path and body of the command that is printed for it.
 #[rustfmt::skip]
 const EXAMPLES: &[(&str, &str, &str)] = &[
