@@ -10,6 +10,7 @@ use http::Uri;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use serde::Serialize;
 use tidegate::redis::RedisStats;
+use tidegate::unstable::gate::ActivePolicies;
 use tidegate::unstable::stats::{
     CALLER, Decided, LATENCY_BOUNDS, Outcome, RankBy, RankedEntry, Ranking, RequestCounts,
     SeriesCounts, ShownText, Top, UnknownRanking,
@@ -67,6 +68,9 @@ struct SeriesView {
     policy: String,
     limit: String,
     mode: &'static str,
+    /// The numbers of the overrides that count in this series; empty if the policy itself does, or
+    /// no override of the current config.
+    overrides: Vec<usize>,
     allowed: u64,
     denied: u64,
     would_deny: u64,
@@ -160,7 +164,11 @@ impl<'a> StatsView<'a> {
                 .iter()
                 .map(|one| RequestsView::new(&one.policy, one.outcomes))
                 .collect(),
-            series: state.stats().series().iter().map(SeriesView::new).collect(),
+            series: {
+                let overrides = OverrideSeries::of(&state.gate.active_policies());
+                let series = state.stats().series();
+                series.iter().map(|one| SeriesView::new(one, &overrides)).collect()
+            },
             latency: LatencyView {
                 bounds_seconds: LATENCY_BOUNDS.iter().map(|bound| bound.as_secs_f64()).collect(),
                 counts: latency.buckets.to_vec(),
@@ -210,7 +218,7 @@ impl SharedView {
 }
 
 impl SeriesView {
-    fn new(series: &SeriesCounts) -> Self {
+    fn new(series: &SeriesCounts, overrides: &OverrideSeries) -> Self {
         let denied: u64 = series.denied.iter().sum();
         let when = |outcome| if series.denied_outcome() == outcome { denied } else { 0 };
         let decided = Decided::ALL
@@ -219,6 +227,7 @@ impl SeriesView {
             policy: series.policy.to_string(),
             limit: series.limit.to_string(),
             mode: series.mode.name(),
+            overrides: overrides.find(series),
             allowed: series.allowed.iter().sum(),
             denied: when(Outcome::Denied),
             would_deny: when(Outcome::WouldDeny),
@@ -226,6 +235,35 @@ impl SeriesView {
             inexact: decided[1..].iter().map(|(_, count)| count).sum(),
             decided: decided.into_iter().collect(),
         }
+    }
+}
+
+/// The overrides that count in each series. A series belongs to a policy, a limit and a mode.
+struct OverrideSeries(BTreeMap<(String, String, &'static str), Vec<usize>>);
+
+impl OverrideSeries {
+    fn of(active: &ActivePolicies) -> Self {
+        let mut all: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        let policies = active.policies().iter().filter(|policy| policy.variants().len() > 1);
+        for policy in policies {
+            // The first variant is the policy itself.
+            for (number, variant) in policy.variants().iter().enumerate() {
+                for limit in variant.limits() {
+                    let series = (policy.name().into(), limit.to_string(), variant.mode().name());
+                    all.entry(series).or_default().push(number);
+                }
+            }
+        }
+        all.retain(|_, numbers| !numbers.contains(&0));
+        OverrideSeries(all)
+    }
+
+    fn find(&self, series: &SeriesCounts) -> Vec<usize> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        let series = (series.policy.to_string(), series.limit.to_string(), series.mode.name());
+        self.0.get(&series).cloned().unwrap_or_default()
     }
 }
 

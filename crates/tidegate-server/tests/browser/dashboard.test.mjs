@@ -459,6 +459,24 @@ test("requests are counted once, also under two limits", async () => {
   }
 });
 
+test("the series of an override is marked", async () => {
+  const overrides = `[{ when: { client_ip: 10.0.0.0/8 }, limits: 9 per 1h }, { when: { client_ip: 192.0.2.0/24 }, limits: 9 per 1h }]`;
+  const mine = await serve({ config: `policies: [{ name: api, key: "{client_ip}", limits: 6 per 1h, overrides: ${overrides} }]` });
+  try {
+    const page = await open(browser, `${mine.admin}/dashboard`);
+    await page.locator("#policies td", { hasText: "9 per 1h" }).waitFor();
+    const rows = await page.evaluate(() => [...document.querySelectorAll("#policies tr")].map((row) =>
+      [...row.cells].slice(0, 2).map((cell) => cell.textContent)));
+    assert.deepEqual(rows, [
+      ["api", "6 per 1h sliding-window"],
+      ["api (overrides 1 and 2)", "9 per 1h sliding-window"],
+    ]);
+    await page.done();
+  } finally {
+    await mine.stop();
+  }
+});
+
 test("a hundred thousand keys are drawn, and ranked within the stated error", async () => {
   const mine = await serve({ config: `policies: [{ name: api, key: "{header:x-key}", limits: ["1 per 1h"] }]\nlog_keys: full` });
   try {

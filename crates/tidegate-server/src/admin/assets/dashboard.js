@@ -219,6 +219,12 @@ function showConfig(now) {
   if ($("refusal-why").textContent !== refusal.why) $("refusal-why").textContent = refusal.why;
 }
 
+/** Marks a series in which overrides of the policy count, and the policy itself does not. */
+function ofOverrides(numbers) {
+  if (!numbers.length) return "";
+  return ` (${numbers.length > 1 ? "overrides" : "override"} ${numbers.join(" and ")})`;
+}
+
 function showPolicies(now, changes) {
   const names = [...new Set(now.series.map((one) => one.policy))].filter(isPolicy);
   options("policy", names, [""]);
@@ -226,7 +232,7 @@ function showPolicies(now, changes) {
   options("lookup-policy", names, []);
   const shown = now.series.filter((one) => isPolicy(one.policy) || total(one) > 0);
   const rows = shown.map((one) => row(
-    cell(one.policy, "name"), cell(one.limit, "nowrap"), cell(one.mode),
+    cell(one.policy + ofOverrides(one.overrides), "name"), cell(one.limit, "nowrap"), cell(one.mode),
     cell(rate(changes.per(one, total)), "num"), cell(short(one.allowed), "num"),
     cell(short(one.denied), "num"), cell(short(one.would_deny), "num"),
     cell(short(one.near), "num"), cell(short(one.inexact), "num"),

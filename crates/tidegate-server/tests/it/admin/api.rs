@@ -163,6 +163,35 @@ fn rejects_keys_of_limits_sent_by_callers() {
 }
 
 #[test]
+fn statistics_name_the_overrides_that_count_in_a_series() {
+    let more = r#"
+      - when: { "header:x-org": [globex, hooli] }
+        limits: ["5000 per 1h"]
+      - when: { "header:x-org": [initech] }
+        limits: ["1000 per 1h"]
+      - when: { "header:x-org": [umbrella] }
+        mode: observe
+  - name: watched"#;
+    let policies = POLICIES.replace("\n  - name: watched", more);
+    let server = Server::start("series-overrides", &policies);
+    let stats = server.get("/admin/v1/stats").json();
+    let series = stats["series"].as_array().expect("series").iter();
+    let api = series.clone().filter(|one| one["policy"] == "api");
+    let rows: Vec<_> =
+        api.map(|one| json!([one["limit"], one["mode"], one["overrides"]])).collect();
+    // The third override has the limit of the policy, and counts with it.
+    let expected = json!([
+        ["1000 per 1h sliding-window", "enforce", []],
+        ["1000 per 1h sliding-window", "observe", [4]],
+        ["5000 per 1h sliding-window", "enforce", [1, 2]],
+    ]);
+    assert_eq!(json!(rows), expected);
+    for one in series.filter(|one| one["policy"] != "api") {
+        assert_eq!(one["overrides"], json!([]), "{one}");
+    }
+}
+
+#[test]
 fn ranks_keys_with_error_bounds() {
     let server = Server::start("top", &with_full_keys());
     for (times, ip) in [(4, "192.0.2.1"), (3, "192.0.2.2"), (1, "192.0.2.3")] {
@@ -228,7 +257,7 @@ fn stats_report_decisions_store_and_config() {
     let all = stats["series"].as_array().expect("series");
     let login = all.iter().find(|one| one["limit"] == "2 per 1h sliding-log").expect("the limit");
     let expected = json!({"policy": "login", "limit": "2 per 1h sliding-log", "mode": "enforce",
-        "allowed": 2, "denied": 1, "would_deny": 0, "near": 1, "inexact": 0,
+        "overrides": [], "allowed": 2, "denied": 1, "would_deny": 0, "near": 1, "inexact": 0,
         "decided": {"exact": 3, "local": 0, "failed-open": 0, "failed-closed": 0}});
     assert_eq!(*login, expected);
     let requests = stats["requests"].as_array().expect("requests");
