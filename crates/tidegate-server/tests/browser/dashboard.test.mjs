@@ -122,7 +122,7 @@ test("a hostile key is text: listed, looked at, reset", async () => {
   await page.selectOption("#by", "would_deny");
   const button = page.locator("#top-keys button", { hasText: HOSTILE });
   await button.waitFor();
-  await page.locator("#top-routes td.mono", { hasText: HOSTILE }).waitFor();
+  await page.locator("#top-routes td.mono", { hasText: "/api/%3Cimg%20src=x" }).waitFor();
   await page.locator("#events td.mono", { hasText: HOSTILE }).first().waitFor();
   await button.click();
   await shows(page, "#lookup-note", `${HOSTILE} under watched: would be denied, were it enforced.`);

@@ -81,6 +81,7 @@ pub use explain::{Explained, Explanation, PolicyOutcome};
 pub(crate) use key::KeySegment;
 pub use key::{Key, MAX_KEY_BYTES};
 pub use path::PathVariants;
+pub(crate) use path::shown as shown_path;
 pub use pattern::{Pattern, PatternError};
 pub use request_field::{RequestField, RequestFieldError};
 pub use select::{Policies, PoliciesError, SelectError, SelectedPolicy};

@@ -115,6 +115,15 @@ pub(super) fn readings(path: &str, variants: PathVariants) -> Readings<'_> {
     Readings { merged: Cow::Owned(merged), others }
 }
 
+/// Returns a path as logs and rankings show it: normalised, so that its spellings are one route,
+/// and without parameters, which may contain session ids. `\` is an ordinary character.
+pub(crate) fn shown(path: &str) -> Cow<'_, str> {
+    match is_normal(path.as_bytes(), PathVariants::Merge) {
+        true => Cow::Borrowed(path),
+        false => Cow::Owned(read(path, Interpretation::Everywhere, Interpretation::Nowhere)),
+    }
+}
+
 /// The occurrences of `;` or `\` that a server does not treat as an ordinary character.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Interpretation {

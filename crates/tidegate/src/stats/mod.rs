@@ -63,7 +63,7 @@ use self::latency::Latency;
 use self::mask::{Masking, StoredKey};
 use self::top::{Observation, PolicyTracker, TopQuery};
 use crate::Clock;
-use crate::policy::{Key, Mode, Policy, Template};
+use crate::policy::{Key, Mode, Policy, Template, shown_path};
 
 /// The policy name of limits that callers provide. No policy can have this name.
 pub const CALLER: &str = "(caller)";
@@ -471,7 +471,7 @@ impl Stats {
     #[cold]
     pub(crate) fn record_notable(&self, record: &RequestRecord<'_>, counting: &Counting<'_>) {
         let now = self.clock.now();
-        let route = record.route.map(without_parameters);
+        let route = record.route.map(route);
         let record = &RequestRecord { route: route.as_deref(), ..*record };
         if let Some((by, limit)) = counting.ranked(record.limits) {
             self.rank(by, limit, record, now);
@@ -610,15 +610,10 @@ impl Stats {
     }
 }
 
-/// Removes the parts of a route that may contain session ids and tokens: the parameters of path
-/// segments (`/login;jsessionid=...`), and a query that a caller left in it.
-fn without_parameters(route: &str) -> Cow<'_, str> {
-    let path = route.split(['?', '#']).next().unwrap_or_default();
-    if !path.contains(';') {
-        return Cow::Borrowed(path);
-    }
-    let bare = |segment: &str| segment.split(';').next().unwrap_or_default().to_owned();
-    Cow::Owned(path.split('/').map(bare).collect::<Vec<_>>().join("/"))
+/// Returns the route of a path: without a query that a caller left in it, normalised, and without
+/// path parameters.
+fn route(path: &str) -> Cow<'_, str> {
+    shown_path(path.split(['?', '#']).next().unwrap_or_default())
 }
 
 /// The key template of a policy, if its keys may contain credentials.

@@ -162,6 +162,30 @@ fn rejects_keys_of_limits_sent_by_callers() {
     assert_eq!(entry["encoded"], json!(null));
 }
 
+/// Regression: each spelling of a path was a separate route.
+#[test]
+fn ranks_spellings_of_a_path_as_one_route() {
+    let server = Server::start("top-spellings", POLICIES);
+    server.logins(2, "192.0.2.1");
+    let spellings = [
+        "/login",
+        "/%6cogin",
+        "//login",
+        "/a/../login",
+        "/a/..;x/login",
+        "/login;jsessionid=5ecret",
+        "/login%3Bjsessionid=5ecret",
+    ];
+    for path in spellings {
+        let attributes = json!({"method": "POST", "path": path, "client_ip": "192.0.2.1"});
+        server.check(&attributes.to_string(), &[]);
+    }
+    let top = server.get("/admin/v1/top?by=denied").json();
+    let routes: Vec<_> = top["routes"]["entries"].as_array().expect("entries").iter().collect();
+    assert_eq!(routes.len(), 1, "{top}");
+    assert_eq!((&routes[0]["name"], &routes[0]["count"]), (&json!("/login"), &json!(7)));
+}
+
 #[test]
 fn statistics_name_the_overrides_that_count_in_a_series() {
     let more = r#"
