@@ -316,6 +316,10 @@ for (const { width, at, counts, formula, weight } of WEIGHTS) {
     assert.deepEqual(await labels.allTextContents(), counts);
     const isInside = (label) => label.getBoundingClientRect().left >= label.ownerSVGElement.getBoundingClientRect().left;
     assert.ok(await labels.first().evaluate(isInside), "the label is not cut off");
+    // The dashed edge crossed the label.
+    const edges = await page.locator(`${lane("sliding-counter")} .box, .overlap`).evaluateAll((boxes) => boxes.map((box) => box.getBoundingClientRect().bottom));
+    const top = await labels.first().evaluate((label) => label.getBoundingClientRect().top);
+    assert.ok(edges.length === 2 && edges.every((edge) => edge <= top), `edges at ${edges} cross the label at ${top}`);
     await page.done();
   });
 }

@@ -135,7 +135,7 @@ export class Lane {
   }
 
   #track() {
-    const track = element("div", "track");
+    const track = element("div", this.hasWeight ? "track weighted" : "track");
     this.svg = drawn("svg", { role: "img", height: this.bottom + NAMES, "aria-label": OVER_TWO_WINDOWS });
     this.ground = drawn("g", {});
     this.strip = this.#strip();
