@@ -114,14 +114,20 @@ fn max_queued(results: &Results) -> f64 {
     results.rows.iter().map(|row| row.queued).fold(0.0, f64::max)
 }
 
-/// Writes the thresholds with the measured values and whether they are met.
+/// Writes the thresholds that were measured, with the values and whether they are met, and the
+/// number of the others.
 pub fn write_thresholds(text: &mut String, thresholds: &[Threshold]) -> std::fmt::Result {
+    let (measured, others): (Vec<_>, Vec<_>) =
+        thresholds.iter().partition(|threshold| threshold.measured.is_some());
+    if measured.is_empty() {
+        return Ok(());
+    }
     writeln!(
         text,
         "\n{:<62}{:>10}{:>10}{:>9}{:>10}{:>9}",
         "bar", "measured", "must", "", "aim", ""
     )?;
-    for threshold in thresholds {
+    for threshold in measured {
         writeln!(
             text,
             "  {:<60}{:>10}{:>10}{:>9}{:>10}{:>9}",
@@ -133,7 +139,10 @@ pub fn write_thresholds(text: &mut String, thresholds: &[Threshold]) -> std::fmt
             verdict(threshold, threshold.aim)
         )?;
     }
-    Ok(())
+    match others.len() {
+        0 => Ok(()),
+        more => writeln!(text, "  and {more} that this run did not measure"),
+    }
 }
 
 /// Formats one of the two bounds of a threshold.

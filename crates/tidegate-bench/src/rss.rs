@@ -29,6 +29,7 @@ impl Memory {
     /// Measures every subject at all numbers of keys for which memory is reported.
     pub fn measure(subjects: &[SubjectKind], workloads: &[Workload]) -> Self {
         let mut sizes: Vec<_> = workloads.iter().map(|&workload| sizes(workload)).collect();
+        sizes.retain(|sizes| !sizes.is_empty());
         sizes.dedup();
         let mut measured = Vec::new();
         for sizes in sizes {
@@ -37,7 +38,7 @@ impl Memory {
                 let max_keys = sizes.iter().copied().max().unwrap_or_default();
                 let bytes: Option<Vec<f64>> =
                     sizes.iter().map(|&keys| measure_in_child(kind, keys, max_keys, 0)).collect();
-                if let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) {
+                if let Some(bytes) = bytes {
                     measured.push((kind, sizes, bytes.iter().sum::<f64>() / bytes.len() as f64));
                 }
             }

@@ -53,6 +53,23 @@ fn json_has_every_selected_row_and_field() {
     }
 }
 
+/// Regression: the table had a row for each bar of all subjects and workloads, and memory was
+/// measured "with [] keys".
+#[test]
+fn report_has_only_what_was_measured() {
+    let args = ["inprocess", "--quick", "--workload=hot", "--subject=tidegate,tidegate-2limits"];
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate-bench")).args(args).output();
+    let output = output.expect("the benchmark starts");
+    let [report, progress] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("UTF-8"));
+    let (_, bars) = report.split_once("\nbar ").expect("a table of bars");
+    let lines: Vec<&str> = bars.lines().skip(1).collect();
+    let [measured, others] = lines[..] else { panic!("{report}") };
+    assert!(measured.starts_with("  tidegate-2limits / tidegate, hot  "), "{report}");
+    assert_eq!(others, "  and 23 that this run did not measure");
+    assert!(!progress.contains("memory"), "{progress}");
+}
+
 #[test]
 fn pauses_count_every_decision() {
     let text = bench(&["pauses", "--json", "--keys", "70000"]);
