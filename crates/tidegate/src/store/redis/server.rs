@@ -302,8 +302,9 @@ struct Runner {
     queue: Arc<Queue>,
     state: watch::Sender<ServerStatus>,
     first_error: watch::Sender<Option<ConnectError>>,
-    /// The last report of the server about its data, on this connection or an earlier one.
-    data_marks: Mutex<Option<DataMarks>>,
+    /// The last report of the server about its data, on this connection or an earlier one, and when
+    /// it was received.
+    data_marks: Mutex<Option<(DataMarks, Instant)>>,
 }
 
 /// Why a connection is no longer served.
@@ -462,12 +463,14 @@ impl Runner {
     /// Counts data that the server has lost since the last look.
     async fn look_at_data(&self, connection: &mut Connection) {
         let Ok(marks) = connection.data_marks(self.dialer.db).await else { return };
+        let now = Instant::now();
         let mut last = self.data_marks.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((loss, text)) = last.as_ref().and_then(|before| marks.lost_since(before)) {
+        let lost = last.as_ref().and_then(|(before, at)| marks.lost_since(before, now - *at));
+        if let Some((loss, text)) = lost {
             let address = self.target.address().map_or_else(String::new, |it| it.to_string());
             self.counters.lost_data(&address, loss, &text);
         }
-        *last = Some(marks);
+        *last = Some((marks, now));
     }
 
     /// Collects the jobs of the next write; none if the handle was dropped.

@@ -1,5 +1,7 @@
 //! The properties that a server reports, whether it can be used, and whether it has lost data.
 
+use std::time::Duration;
+
 use super::error::ConnectError;
 use super::stats::DataLoss;
 use super::url::Deployment;
@@ -108,15 +110,21 @@ impl DataMarks {
         marks
     }
 
-    /// Returns the data that was lost since `before`, with a description.
-    pub(super) fn lost_since(&self, before: &DataMarks) -> Option<(DataLoss, String)> {
+    /// Returns the data that was lost since `before`, with a description. `age` is the age of
+    /// `before`: keys that were written in that time are not in it.
+    pub(super) fn lost_since(
+        &self,
+        before: &DataMarks,
+        age: Duration,
+    ) -> Option<(DataLoss, String)> {
         if before.run_id.is_empty() || self.run_id.is_empty() {
             return None;
         }
         if self.run_id != before.run_id {
-            let (had, has) = (before.keys, self.keys);
+            let (had, has, seconds) = (before.keys, self.keys, age.as_millis().div_ceil(1_000));
             let text = format!(
-                "it restarted, or another server took its place; it had {had} keys and has {has}"
+                "it restarted, or another server took its place; it had {had} keys when last seen, \
+                 {seconds} s ago, and has {has}"
             );
             return Some((DataLoss::Restart, text));
         }
@@ -151,7 +159,10 @@ mod tests {
         assert_eq!(before, DataMarks { run_id: "a".into(), keys: 7, flushes: 1, evicted: 5 });
         let rows = [
             (marks("a", 0, 0, 5), None),
-            (marks("b", 2, 0, 0), Some((DataLoss::Restart, "had 7 keys and has 2"))),
+            (
+                marks("b", 2, 0, 0),
+                Some((DataLoss::Restart, "had 7 keys when last seen, 5 s ago, and has 2")),
+            ),
             (marks("a", 0, 1, 5), Some((DataLoss::Flush, "FLUSHALL"))),
             (marks("a", 7, 0, 8), Some((DataLoss::Eviction, "evicted 3 keys"))),
             // After `CONFIG RESETSTAT`.
@@ -159,13 +170,13 @@ mod tests {
             (DataMarks::default(), None),
         ];
         for (now, expected) in rows {
-            let lost = now.lost_since(&before);
+            let lost = now.lost_since(&before, Duration::from_millis(4_200));
             assert_eq!(lost.as_ref().map(|lost| lost.0), expected.map(|lost| lost.0), "{now:?}");
             if let (Some((_, text)), Some((_, excerpt))) = (lost, expected) {
                 assert!(text.contains(excerpt), "{text}");
             }
         }
-        assert_eq!(before.lost_since(&DataMarks::default()), None);
+        assert_eq!(before.lost_since(&DataMarks::default(), Duration::ZERO), None);
     }
 
     fn server_info(version: &str, mode: &str, role: &str) -> ServerInfo {

@@ -200,7 +200,7 @@ fn restart_of_the_store_is_noticed() {
             wait_until_recovered(&store).await;
             server.kill();
             server.restart();
-            wait_until_lost(&store, DataLoss::Restart, " and has 0").await;
+            wait_until_lost(&store, DataLoss::Restart, " s ago, and has 0").await;
             assert!(store.last_data_loss().expect("one").starts_with(&server.address()));
         });
     }
