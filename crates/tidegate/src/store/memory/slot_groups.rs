@@ -2,9 +2,9 @@
 //!
 //! Slots are in groups of eight whose tag bytes are in one word. A key is in the first group, from
 //! its home group on, that had an empty or expired slot for it, and there in the first such slot
-//! from its preferred slot on. Slots become empty only when the shard is rehashed, so a lookup stops
-//! at the first group with an empty slot. An expired slot stays in use until it is assigned to
-//! another key.
+//! from its preferred slot on. Slots become empty only when the shard is rehashed, so a lookup
+//! stops at the first group with an empty slot. An expired slot stays in use until it is assigned
+//! to another key.
 //!
 //! Every slot has a tag byte that is zero if the slot is empty and otherwise eight bits of its
 //! key's hash. A lookup compares the bytes of a whole group in a few instructions, without a branch
@@ -75,8 +75,8 @@ impl<'a> SlotGroups<'a> {
     }
 
     /// Starts to load the preferred slot of a key, while the tag bytes are loaded that determine
-    /// its slot. More than half of all keys are in their preferred slot. For the others, the slot is
-    /// nearly always on the same page, whose address the processor then has translated.
+    /// its slot. More than half of all keys are in their preferred slot. For the others, the slot
+    /// is nearly always on the same page, whose address the processor then has translated.
     #[inline(always)]
     pub(super) fn prefetch(self, fingerprint: Fingerprint) {
         if !cfg!(loom) {
