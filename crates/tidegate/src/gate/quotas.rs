@@ -10,23 +10,28 @@
 //! not charged.
 
 use smallvec::SmallVec;
-use tidegate_core::RetryAfter;
+use tidegate_core::{Decision, RetryAfter};
 
 use super::decide::GateCall;
 use super::plan::{Plan, PlannedPolicy};
-use super::{GateRequest, GateVerdict};
+use super::{GateRequest, GateVerdict, LimitResult};
 use crate::Overflow;
 use crate::policy::Mode;
 use crate::stats::Decided;
 
 impl GateCall<'_> {
     /// Whether the request has to be decided again: without the quotas that denied it, or to
-    /// consume what is left.
+    /// consume what is left. If not, the verdict is final.
     #[inline]
     pub(super) fn should_retry(&mut self) -> bool {
-        !self.verdict.allowed
-            && self.plan.defers_overflow
-            && (self.skip_exhausted() || self.allow_overflow())
+        if self.verdict.allowed || !self.plan.has_choice() {
+            return false;
+        }
+        let again = self.plan.defers_overflow && (self.skip_exhausted() || self.allow_overflow());
+        if !again {
+            self.plan.report_awaited(&mut self.verdict);
+        }
+        again
     }
 
     /// Lets the denial of the next attempt consume, if a policy consumes. Returns whether to decide
@@ -109,6 +114,22 @@ impl Plan<'_> {
             Some(u64::MAX) => RetryAfter::Never,
             Some(wait_us) => RetryAfter::Micros(wait_us),
         }
+    }
+
+    /// Reports the limit that a denied request waits for: the last of the policies that are not
+    /// quotas, or the first of the quotas if that is later. So the wait that is reported is that of
+    /// the request.
+    pub(super) fn report_awaited(&self, verdict: &mut GateVerdict<'_>) {
+        if !self.can_choose(verdict) {
+            return;
+        }
+        let awaited = self.retry_after(verdict);
+        let is_awaited = |result: &LimitResult<'_>| {
+            let Decision { allowed, retry_after, .. } = result.decision;
+            result.is_enforced() && !allowed && retry_after == awaited
+        };
+        let index = verdict.results.iter().position(is_awaited);
+        verdict.reported = index.or(verdict.reported);
     }
 
     /// Whether the verdict shows which quotas have room. A request that was not decided by the

@@ -75,7 +75,8 @@ impl Gate {
             let hopeless =
                 |verdict: &GateVerdict<'_>| !passes_before(&call.plan, verdict, clock, until);
             // Its own wait, without the queue, is already too long.
-            if let Some(verdict) = outcome.filter(hopeless) {
+            if let Some(mut verdict) = outcome.filter(hopeless) {
+                call.plan.report_awaited(&mut verdict);
                 call.verdict = verdict;
                 return Ok(());
             }
@@ -100,12 +101,13 @@ impl Gate {
 
     /// Denies a request that did not become first in time, or whose queue is full.
     async fn deny_queued(&self, call: &mut GateCall<'_>) -> Result<(), GateError> {
-        let Some(verdict) = self.dry_run(&call.plan).await? else {
+        let Some(mut verdict) = self.dry_run(&call.plan).await? else {
             // The queue is not used while the store fails.
             let store_context =
                 self.shared.as_ref().map_or(StoreContext::MEMORY, SharedStore::store_context);
             return self.decide_by_fallback(call, store_context, DecideOptions::CHECK);
         };
+        call.plan.report_awaited(&mut verdict);
         let is_free = call.plan.retry_after(&verdict) == RetryAfter::Now;
         call.verdict = if is_free { verdict.into_queued_denial() } else { verdict };
         Ok(())

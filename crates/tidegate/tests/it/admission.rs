@@ -17,6 +17,7 @@ policies:
   - { name: often, key: all, limits: 1 per 10s sliding-log, quota: true }
   - { name: seldom, key: all, limits: 2 per 1h sliding-log, quota: true }
   - { name: places, match: { path: /held }, key: all, limits: 9 concurrent }
+  - { name: strict, match: { path: /strict }, key: all, limits: 1 per 1m sliding-log }
 ";
 
 /// Returns a gate that counts in memory, and one that counts in a shared store.
@@ -109,6 +110,41 @@ fn skipped_quota_of_an_allowed_request_is_no_denial() {
             assert_eq!((&*denial.policy, denial.outcome), (policy, Outcome::Denied));
         }
         assert_eq!(reader.try_next(), None);
+    }
+}
+
+/// Regression: a denial reported the quota with the longest wait, and the request passes as soon as
+/// one quota has room.
+#[test]
+fn denial_reports_the_limit_that_the_request_waits_for() {
+    for (gate, clock) in gates() {
+        let active = Arc::clone(&gate.active_policies());
+        let check = |path, max_wait| {
+            let attributes = request(path);
+            let request =
+                GateRequest { max_wait, ..GateRequest::new(Subject::Request(&attributes)) };
+            let verdict = block_on(gate.check(&active, &[request])).expect("valid");
+            let policy = verdict.reported_limit().and_then(|result| result.policy);
+            (policy.map(str::to_owned), verdict.retry_after().as_millis())
+        };
+        let seconds = Duration::from_secs;
+        let waits_for = |policy: &str, wait: u64| (Some(policy.to_owned()), Some(wait * 1_000));
+        for _ in 0..2 {
+            check("/", None);
+        }
+        for max_wait in [None, Some(seconds(5))] {
+            assert_eq!(
+                check("/", max_wait),
+                waits_for("often", 10),
+                "shared: {}",
+                gate.is_shared()
+            );
+        }
+        clock.advance(seconds(10));
+        check("/strict", None);
+        clock.advance(seconds(10));
+        // One quota has room, so the other one does not matter.
+        assert_eq!(check("/strict", None), waits_for("strict", 50), "shared: {}", gate.is_shared());
     }
 }
 
