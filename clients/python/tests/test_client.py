@@ -9,6 +9,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -209,6 +210,53 @@ def test_an_async_permit_cannot_be_held_again(server_url: str) -> None:
                 with pytest.raises(PermitLost, match=f"^404 Not Found: .* {reason}$"):
                     async with permit:
                         pytest.fail("held")
+
+    asyncio.run(run())
+
+
+# Regression: the inner block gave the permit back, and the outer one went on while `lost` was false.
+def test_a_permit_is_in_one_block_at_a_time(client: Client) -> None:
+    key = somebody()
+    permit = client.permit("jobs", key)
+    assert isinstance(permit, Permit)
+
+    def enter() -> None:
+        with permit:
+            pytest.fail("held")
+
+    with permit:
+        with pytest.raises(RuntimeError, match="^the permit is already held by another block; "):
+            enter()
+        with ThreadPoolExecutor(1) as threads, pytest.raises(RuntimeError, match="already held"):
+            threads.submit(enter).result()
+        assert isinstance(client.permit("jobs", key), Denied)
+        assert not permit.lost
+    with pytest.raises(PermitLost, match="was given back$"):
+        enter()
+    assert isinstance(client.permit("jobs", key), Permit)
+
+
+def test_an_async_permit_is_in_one_block_at_a_time(server_url: str) -> None:
+    async def run() -> None:
+        async with AsyncClient(server_url, timeout=10) as client:
+            key = somebody()
+            permit = await client.permit("jobs", key)
+            assert isinstance(permit, AsyncPermit)
+
+            async def enter() -> None:
+                async with permit:
+                    pytest.fail("held")
+
+            async with permit:
+                with pytest.raises(RuntimeError, match="^the permit is already held by another block; "):
+                    await enter()
+                with pytest.raises(RuntimeError, match="already held"):
+                    await asyncio.create_task(enter())
+                assert isinstance(await client.permit("jobs", key), Denied)
+                assert not permit.lost
+            with pytest.raises(PermitLost, match="was given back$"):
+                await enter()
+            assert isinstance(await client.permit("jobs", key), AsyncPermit)
 
     asyncio.run(run())
 

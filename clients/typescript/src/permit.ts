@@ -26,6 +26,7 @@ export class Permit {
   readonly #send: Send;
   readonly #lost = new AbortController();
   readonly #done = new AbortController();
+  #inHold = false;
   #ttlMs = 0;
   #endsAt = 0;
 
@@ -44,11 +45,15 @@ export class Permit {
 
   /**
    * Renews the permit while `work` runs, and gives it back at the end. If that fails, the lease expires. Throws
-   * `PermitLost` without a call of `work` if the permit was given back before, or its lease has ended.
+   * without a call of `work`: `PermitLost` if the permit was given back before, or its lease has ended, and an
+   * `Error` while another call of `hold` runs.
    */
   async hold<T>(work: (lost: AbortSignal) => T | Promise<T>): Promise<T> {
     if (this.#done.signal.aborted) throw notHeld("the permit was given back");
     if (this.lost.aborted) throw notHeld("the lease of the permit has ended");
+    // The first call to end would give the permit back while the other one goes on.
+    if (this.#inHold) throw new Error("the permit is already held by another call of hold; acquire a permit for each call");
+    this.#inHold = true;
     const renewals = this.#renewUntilDone();
     try {
       return await work(this.lost);

@@ -192,6 +192,25 @@ test("does not hold a permit again", async () => {
   }
 });
 
+// Regression: the inner `hold` gave the permit back, and the outer one went on while `lost` was not aborted.
+test("holds a permit once at a time", async () => {
+  const subject = { policy: "jobs", key: somebody() };
+  const permit = given(await client.permit(subject));
+  const again = () => permit.hold(() => assert.fail("held"));
+  await permit.hold(async (lost) => {
+    await assert.rejects(again(), /^Error: the permit is already held by another call of hold; /);
+    assert.ok(!(await client.permit(subject)).allowed);
+    assert.ok(!lost.aborted);
+  });
+  await assert.rejects(again(), /^PermitLost: .* was given back$/);
+
+  const parallel = given(await client.permit(subject));
+  const [first, second] = await Promise.allSettled(["a", "b"].map((name) => parallel.hold(() => name)));
+  assert.deepEqual(first, { status: "fulfilled", value: "a" });
+  assert.ok(second?.status === "rejected" && /already held/.test(String(second.reason)));
+  await given(await client.permit(subject)).release();
+});
+
 test("renews a permit while it is held", async () => {
   const [policy, key, ttlMs] = ["jobs", somebody(), 1500];
   await given(await client.permit({ policy, key, ttlMs })).hold(async (lost) => {

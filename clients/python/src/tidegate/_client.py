@@ -211,7 +211,8 @@ class AsyncClient:
 class Permit:
     """A held permit. A `with` block renews it in a thread, and gives it back at the end.
 
-    If that fails, the lease expires. A second `with` block of the same permit raises `PermitLost`.
+    If that fails, the lease expires. A second `with` block of the same permit raises `RuntimeError`
+    while the first one runs, also in another thread, and `PermitLost` after it.
     """
 
     allowed = True
@@ -221,6 +222,8 @@ class Permit:
         self._client, self._lease = client, Lease(grant.ttl_ms)
         self._done = threading.Event()
         self._renewals: threading.Thread | None = None
+        # Threads may enter blocks at the same time.
+        self._entering = threading.Lock()
 
     @property
     def lost(self) -> bool:
@@ -244,9 +247,12 @@ class Permit:
         _wire.released(self._client._send("DELETE", f"/v1/permits/{self.id}"))
 
     def __enter__(self) -> Permit:
-        _wire.require_held(released=self._done.is_set(), lost=self.lost)
-        self._renewals = threading.Thread(target=self._renew_until_done, name="tidegate-permit", daemon=True)
-        self._renewals.start()
+        with self._entering:
+            in_block = self._renewals is not None
+            _wire.require_enterable(released=self._done.is_set(), lost=self.lost, in_block=in_block)
+            renewals = threading.Thread(target=self._renew_until_done, name="tidegate-permit", daemon=True)
+            renewals.start()
+            self._renewals = renewals
         return self
 
     def __exit__(
@@ -278,7 +284,8 @@ class Permit:
 class AsyncPermit:
     """A held permit. An `async with` block renews it in a task, and gives it back at the end.
 
-    If that fails, the lease expires. A second block of the same permit raises `PermitLost`.
+    If that fails, the lease expires. A second block of the same permit raises `RuntimeError` while
+    the first one runs, also in another task, and `PermitLost` after it.
     """
 
     allowed = True
@@ -316,7 +323,8 @@ class AsyncPermit:
         _wire.released(await self._client._send("DELETE", f"/v1/permits/{self.id}"))
 
     async def __aenter__(self) -> AsyncPermit:
-        _wire.require_held(released=self._released, lost=self.lost)
+        in_block = self._renewals is not None
+        _wire.require_enterable(released=self._released, lost=self.lost, in_block=in_block)
         self._renewals = asyncio.create_task(self._renew_until_done())
         return self
 

@@ -219,11 +219,14 @@ def released(raw: Raw) -> None:
         raise _refusal(raw)
 
 
-def require_held(*, released: bool, lost: bool) -> None:
-    """Rejects a permit that the client knows to be no longer held, as the server would."""
+def require_enterable(*, released: bool, lost: bool, in_block: bool) -> None:
+    """Rejects a permit that is no longer held, as the server would, and one that is in another block."""
     if released or lost:
         detail = "the permit was given back" if released else "the lease of the permit has ended"
         raise PermitLost(Problem("about:blank", "Not Found", 404, detail), None)
+    if in_block:
+        # The first block to end would give the permit back while the other one goes on.
+        raise RuntimeError("the permit is already held by another block; acquire a permit for each block")
 
 
 def _still_held(raw: Raw) -> None:
