@@ -261,6 +261,61 @@ def test_an_async_permit_is_in_one_block_at_a_time(server_url: str) -> None:
     asyncio.run(run())
 
 
+# Regression: `lost` was false while another client held the permit.
+def test_a_released_permit_is_lost(client: Client) -> None:
+    key = somebody()
+    permit = client.permit("jobs", key)
+    assert isinstance(permit, Permit)
+    with permit:
+        permit.release()
+        assert isinstance(client.permit("jobs", key), Permit)
+        assert permit.lost
+
+
+def test_an_async_released_permit_is_lost(server_url: str) -> None:
+    async def run() -> None:
+        async with AsyncClient(server_url, timeout=10) as client:
+            key = somebody()
+            permit = await client.permit("jobs", key)
+            assert isinstance(permit, AsyncPermit)
+            async with permit:
+                await permit.release()
+                assert isinstance(await client.permit("jobs", key), AsyncPermit)
+                assert permit.lost
+
+    asyncio.run(run())
+
+
+# `release` stops the renewals, so the lease ends even if the request fails.
+def test_a_permit_is_lost_although_its_release_failed(server_url: str) -> None:
+    client = Client(server_url, timeout=10)
+    permit = client.permit("jobs", somebody())
+    assert isinstance(permit, Permit)
+    with permit:
+        client.close()
+        with pytest.raises(Unreachable):
+            permit.release()
+        assert permit.lost
+
+
+def test_the_end_of_a_block_does_not_set_lost(client: Client, server_url: str) -> None:
+    permit = client.permit("jobs", somebody())
+    assert isinstance(permit, Permit)
+    with permit:
+        pass
+    assert not permit.lost
+
+    async def run() -> None:
+        async with AsyncClient(server_url, timeout=10) as client:
+            permit = await client.permit("jobs", somebody())
+            assert isinstance(permit, AsyncPermit)
+            async with permit:
+                pass
+            assert not permit.lost
+
+    asyncio.run(run())
+
+
 def test_ends_a_lease_by_the_callers_clock_if_renewals_fail() -> None:
     given = {"allowed": True, "decided": "exact", "limits": [], "id": "x", "ttl_ms": 100}
 

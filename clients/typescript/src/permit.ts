@@ -38,7 +38,11 @@ export class Permit {
     this.#start(grant.ttlMs);
   }
 
-  /** Aborts when the lease has ended, so that others may hold the permit. Observe it during long work. */
+  /**
+   * Aborts when others may hold the permit: its lease has ended, or `release` was called. Observe it during long
+   * work. The end of `hold` gives the permit back without aborting it, because the result of the work may depend
+   * on it, such as a response whose body is not read yet.
+   */
   get lost(): AbortSignal {
     return this.#lost.signal;
   }
@@ -61,7 +65,7 @@ export class Permit {
       this.#done.abort();
       // Waits for a renewal in progress, which would otherwise follow the release.
       await renewals;
-      await this.release().catch(onlyTidegateErrors);
+      await this.#giveBack().catch(onlyTidegateErrors);
     }
   }
 
@@ -77,8 +81,17 @@ export class Permit {
     }
   }
 
-  /** Gives the permit back. Throws `PermitLost` if the lease had ended or the permit was given back before. */
+  /**
+   * Gives the permit back and aborts `lost`. Throws `PermitLost` if the lease had ended or the permit was given
+   * back before.
+   */
   async release(): Promise<void> {
+    // Before the request, because the server may act on it and the answer not arrive.
+    this.#lost.abort(notHeld("the permit was given back"));
+    await this.#giveBack();
+  }
+
+  async #giveBack(): Promise<void> {
     this.#done.abort();
     decodeRelease(await this.#send("DELETE", `/v1/permits/${this.id}`));
   }

@@ -211,6 +211,24 @@ test("holds a permit once at a time", async () => {
   await given(await client.permit(subject)).release();
 });
 
+// Regression: `lost` was not aborted while another client held the permit.
+test("a released permit is lost", async () => {
+  const subject = { policy: "jobs", key: somebody() };
+  const permit = given(await client.permit(subject));
+  await permit.hold(async (lost) => {
+    await permit.release();
+    await given(await client.permit(subject)).release();
+    assert.ok(lost.aborted && lost.reason instanceof PermitLost);
+  });
+});
+
+// The result of the work, such as a response whose body is not read yet, may depend on the signal.
+test("the end of hold does not abort lost", async () => {
+  const permit = given(await client.permit({ policy: "jobs", key: somebody() }));
+  const lost = await permit.hold((lost) => lost);
+  assert.ok(!lost.aborted);
+});
+
 test("renews a permit while it is held", async () => {
   const [policy, key, ttlMs] = ["jobs", somebody(), 1500];
   await given(await client.permit({ policy, key, ttlMs })).hold(async (lost) => {

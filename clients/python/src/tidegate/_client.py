@@ -227,7 +227,10 @@ class Permit:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease has ended, so that others may hold the permit. Check it during long work."""
+        """Whether others may hold the permit: its lease has ended, or `release` was called. Check it during long work.
+
+        The end of a block gives the permit back without setting it.
+        """
         return self._lease.lost
 
     def renew(self, ttl_ms: int | None = None) -> int:
@@ -242,7 +245,15 @@ class Permit:
         return held_ms
 
     def release(self) -> None:
-        """Gives the permit back. Raises `PermitLost` if the lease had ended or the permit was given back before."""
+        """Gives the permit back and sets `lost`.
+
+        Raises `PermitLost` if the lease had ended or the permit was given back before.
+        """
+        # Set before the request, because the server may act on it and the answer not arrive.
+        self._lease.lost = True
+        self._give_back()
+
+    def _give_back(self) -> None:
         self._stop_renewing()
         _wire.released(self._client._send("DELETE", f"/v1/permits/{self.id}"))
 
@@ -259,7 +270,7 @@ class Permit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.release()
+            self._give_back()
         except TidegateError:
             pass
 
@@ -298,7 +309,7 @@ class AsyncPermit:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease has ended, as `Permit.lost`."""
+        """Whether others may hold the permit, as `Permit.lost`."""
         return self._lease.lost
 
     async def renew(self, ttl_ms: int | None = None) -> int:
@@ -313,7 +324,11 @@ class AsyncPermit:
         return held_ms
 
     async def release(self) -> None:
-        """Gives the permit back, as `Permit.release` does."""
+        """Gives the permit back and sets `lost`, as `Permit.release` does."""
+        self._lease.lost = True
+        await self._give_back()
+
+    async def _give_back(self) -> None:
         # Before Python 3.12, `asyncio.wait_for` loses a cancellation that arrives together with the
         # answer. The renewals then end by this.
         self._released = True
@@ -332,7 +347,7 @@ class AsyncPermit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self.release()
+            await self._give_back()
         except TidegateError:
             pass
 
