@@ -198,26 +198,27 @@ impl PolicyReplay {
         };
         self.undecided.unmatched += u64::from(selected.is_empty());
         self.undecided.no_room += u64::from(answer.no_room);
-        let mut outcome = RequestOutcome { fits: true, ..RequestOutcome::default() };
+        let mut outcome = RequestOutcome::default();
         outcome.answer.allowed = answer.allowed;
         let place = tally.timeline.bin_index(row.time_us);
-        for line in &answer.results {
-            let Some(of) = selected.iter().find(|one| Some(one.policy.name()) == line.policy)
-            else {
-                continue;
-            };
-            let units =
-                cost.map_or_else(|| i64::try_from(of.cost).unwrap_or(i64::MAX), |_| row.cost);
-            let asked = LimitAnswer { line, of, row, units, allowed: answer.allowed };
-            let fits = self.count(&asked, place, tally);
-            // Policies in observe mode do not affect whether the verdict was correct.
-            if line.is_enforced() {
-                outcome.fits &= fits;
+        let mut room = Room::new();
+        for of in &selected {
+            let mut policy_fits = true;
+            let of_policy = |line: &&LimitResult<'_>| line.policy == Some(of.policy.name());
+            for line in answer.results.iter().filter(of_policy) {
+                let units =
+                    cost.map_or_else(|| i64::try_from(of.cost).unwrap_or(i64::MAX), |_| row.cost);
+                let asked = LimitAnswer { line, of, row, units, allowed: answer.allowed };
+                let fits = self.count(&asked, place, tally);
+                policy_fits &= fits;
+                room.charged_limits &= fits || !line.is_enforced() || !line.decision.allowed;
             }
+            room.add_policy(of, policy_fits);
         }
-        if row.cost <= 0 {
-            outcome.fits = answer.allowed;
-        }
+        outcome.fits = match row.cost <= 0 {
+            true => answer.allowed,
+            false => room.fits(answer.allowed),
+        };
         self.name(&answer, &selected, row, &mut outcome);
         Some(outcome)
     }
@@ -291,6 +292,42 @@ impl PolicyReplay {
         }
         self.undecided.refused += 1;
         Some(RequestOutcome::default())
+    }
+}
+
+/// Where the ground truth had capacity for a request. Policies in observe mode do not affect
+/// whether the verdict was correct.
+struct Room {
+    /// Whether every enforced limit that admitted the request had capacity. If the request was
+    /// admitted, these limits were charged; used-up quotas were skipped.
+    charged_limits: bool,
+    /// Whether all limits of every enforced policy that is not a quota had capacity.
+    required: bool,
+    /// Whether all limits of at least one quota had capacity; `None` without quotas.
+    any_quota: Option<bool>,
+}
+
+impl Room {
+    fn new() -> Self {
+        Room { charged_limits: true, required: true, any_quota: None }
+    }
+
+    /// Adds a policy. `fits` is whether all of its limits had capacity.
+    fn add_policy(&mut self, of: &SelectedPolicy<'_>, fits: bool) {
+        match of.policy.is_quota() {
+            _ if of.mode != Mode::Enforce => {}
+            true => self.any_quota = Some(self.any_quota.unwrap_or(false) || fits),
+            false => self.required &= fits,
+        }
+    }
+
+    /// Returns whether the request fitted: under the limits that an admission charged, or under
+    /// those that would have sufficed to admit a denied request.
+    fn fits(&self, allowed: bool) -> bool {
+        match allowed {
+            true => self.charged_limits,
+            false => self.required && self.any_quota.unwrap_or(true),
+        }
     }
 }
 

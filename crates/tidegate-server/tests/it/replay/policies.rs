@@ -42,6 +42,40 @@ fn replays_policies_that_consume() {
     }
 }
 
+/// A request that one quota admitted was counted as admitted above the limits of the quotas that
+/// were used up, although those were skipped and not charged.
+#[test]
+fn used_up_quotas_do_not_make_admissions_wrong() {
+    let files = Files::new("quotas");
+    let quota = |name: &str, limits: &str| {
+        format!("  - {{ name: {name}, key: all, quota: true, limits: [{limits}] }}\n")
+    };
+    let exact = ["2 per 10s sliding-log", "4 per 1m sliding-log"];
+    let required = "  - { name: r, key: all, limits: [3 per 1h sliding-log] }\n";
+    let fixed = ["2 per 10s fixed-window", "3 per 10s fixed-window"];
+    let [exact, fixed] = [exact, fixed].map(|[a, b]| [quota("a", a), quota("b", b)].concat());
+    let bucket = [quota("a", "2 per 1h"), quota("b", "2 per 10s token-bucket burst 1")].concat();
+    // Policies, times in seconds, decisions, and the numbers of admissions above the limit and of
+    // wrong denials.
+    for (policies, times, decisions, over, wrongly) in [
+        (exact.clone(), &[0, 0, 0, 0, 0, 10, 10, 10, 60][..], "111101101", 0, 0),
+        (exact + required, &[0, 0, 0, 0], "1110", 0, 0),
+        // Both quotas are wrong at 10 s: they were charged, and the exact counts have no room.
+        (fixed, &[9, 9, 9, 10, 10, 10, 10], "1111110", 3, 0),
+        // The second quota denies although it has room: its burst is below its count.
+        (bucket, &[0, 0, 0, 0], "1100", 0, 2),
+    ] {
+        let config = files.write("tidegate.yaml", format!("policies:\n{policies}"));
+        let trace: String = times.iter().map(|second| format!("{second}000000,a\n")).collect();
+        let run = replay(trace, &["--config", &config, "--decisions", "-", "--json"]).succeeded();
+        assert_eq!(run.stdout, decisions, "{policies}");
+        let json: Value = serde_json::from_str(&run.stderr).expect(&run.stderr);
+        let run = &json["algorithms"][0];
+        assert_eq!(run["over_admitted"], over, "{policies}");
+        assert_eq!(run["false_denials"], wrongly, "{policies}");
+    }
+}
+
 #[test]
 fn replays_policies_as_served() {
     let files = Files::new("policies");
