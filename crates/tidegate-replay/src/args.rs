@@ -72,8 +72,9 @@ pub struct RuleArgs {
     ///
     /// With several limits, an event passes if every limit admits it; if one does not, none is
     /// charged.
-    #[arg(long = "limit", value_name = "LIMIT", allow_hyphen_values = true, value_parser = limit)]
-    pub limits: Vec<Limit>,
+    #[arg(long = "limit", value_name = "LIMIT", allow_hyphen_values = true,
+          value_parser = given_limit)]
+    pub limits: Vec<GivenLimit>,
 
     /// Use the policies of this config file instead, through the gate that serves them
     #[arg(long, value_name = "FILE", conflicts_with_all = ["limits", "key"])]
@@ -82,6 +83,28 @@ pub struct RuleArgs {
     /// The algorithm to use instead of those of the limits, or `all` to compare them
     #[arg(long, value_name = "NAME|all", value_parser = algorithms)]
     pub algorithm: Option<Algorithms>,
+}
+
+impl RuleArgs {
+    pub fn limits(&self) -> Vec<Limit> {
+        self.limits.iter().map(|given| given.limit).collect()
+    }
+}
+
+/// A limit as it was given. A limit alone does not tell a burst that equals the count from the
+/// default.
+#[derive(Clone, Copy, Debug)]
+pub struct GivenLimit {
+    pub limit: Limit,
+    /// The burst, if the text has one.
+    pub burst: Option<u64>,
+}
+
+fn given_limit(text: &str) -> Result<GivenLimit, String> {
+    let limit = limit(text)?;
+    // No other part of a valid limit contains this word.
+    let has_burst = text.contains("burst");
+    Ok(GivenLimit { limit, burst: has_burst.then_some(limit.burst()) })
 }
 
 /// Parses a limit. If it is only a number, the shell has probably split a limit without quotes.

@@ -16,7 +16,7 @@ use tidegate::unstable::config::Config;
 use tidegate::{Algorithm, Limit};
 
 use crate::algorithms::Algorithms;
-use crate::args::{ReadingArgs, ReplayArgs};
+use crate::args::{GivenLimit, ReadingArgs, ReplayArgs};
 use crate::block::Block;
 use crate::engine::EventOutcome;
 use crate::error::{FileFault, ReplayError};
@@ -85,7 +85,8 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     let compared = runs.len() > 1 || exact.is_some();
     let options = SummaryOptions { elapsed, top: args.report.top, compared };
     let summary = Summary::of_replay(&report, &runs, options);
-    let asked = args.rules.limits.first().map_or_else(Algorithm::default, Limit::algorithm);
+    let asked =
+        args.rules.limits.first().map_or_else(Algorithm::default, |given| given.limit.algorithm());
     let summary = summary.with_suggestions(&suggestions).with_main(asked);
     let summary = summary.with_burst(burst.as_ref());
     report_writer.print(&summary, to_stderr)
@@ -183,7 +184,7 @@ fn runs(args: &ReplayArgs) -> Result<(Vec<Run>, Option<Run>), ReplayError> {
         let exact = run::runs_of_config(&config, log).ok().and_then(|mut runs| runs.pop());
         return Ok((runs, exact.filter(|_| with_exact)));
     }
-    let plan = run::limits_per_run(&args.rules.limits, args.rules.algorithm)?;
+    let plan = run::limits_per_run(&args.rules.limits(), args.rules.algorithm)?;
     let exact = with_exact.then(|| run::exact_log(&plan)).flatten().map(Run::new);
     Ok((plan.into_iter().map(Run::new).collect(), exact))
 }
@@ -191,8 +192,8 @@ fn runs(args: &ReplayArgs) -> Result<(Vec<Run>, Option<Run>), ReplayError> {
 /// Returns the counter of the largest burst, which only the page shows. It counts by one key and
 /// one window, so it does not apply to policies.
 fn burst_counter(args: &ReplayArgs) -> Option<LargestBurst> {
-    let limit = args.rules.limits.first()?;
-    args.report.html.is_some().then(|| LargestBurst::new(limit))
+    let given = args.rules.limits.first()?;
+    args.report.html.is_some().then(|| LargestBurst::new(&given.limit))
 }
 
 fn suggestions(
@@ -203,8 +204,14 @@ fn suggestions(
 ) -> Result<Vec<Suggestion>, ReplayError> {
     let Some(share) = args.suggest.filter(|_| events > 0) else { return Ok(Vec::new()) };
     let goal = Goal { share, headroom: args.headroom };
-    let plan = run::limits_per_run(&args.rules.limits, args.rules.algorithm)?;
-    let limits: Vec<_> = plan.into_iter().flatten().collect();
+    let plan = run::limits_per_run(&args.rules.limits(), args.rules.algorithm)?;
+    // Each run has all limits in order. Only a limit that keeps its algorithm keeps its burst.
+    let replayed = |(limit, given): (Limit, &GivenLimit)| {
+        let is_kept = limit.algorithm() == given.limit.algorithm();
+        GivenLimit { limit, burst: given.burst.filter(|_| is_kept) }
+    };
+    let runs = plan.into_iter().map(|limits| limits.into_iter().zip(&args.rules.limits));
+    let limits: Vec<_> = runs.flatten().map(replayed).collect();
     suggest::suggest(&limits, goal, |pass| {
         progress.restart();
         let mut done = 0;

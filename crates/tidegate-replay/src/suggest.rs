@@ -12,6 +12,7 @@ use std::fmt;
 use tidegate::Limit;
 use tidegate::unstable::bounds::MAX_COUNT;
 
+use crate::args::GivenLimit;
 use crate::block::Block;
 use crate::engine::{Engine, EventOutcome};
 use crate::error::ReplayError;
@@ -111,13 +112,13 @@ pub struct Goal {
 /// Finds the smallest sufficient limit for each of these, alone. `read` makes one pass over all
 /// events.
 pub fn suggest(
-    limits: &[Limit],
+    limits: &[GivenLimit],
     goal: Goal,
     mut read: impl FnMut(&mut ReadPass) -> Result<(), ReplayError>,
 ) -> Result<Vec<Suggestion>, ReplayError> {
     let mut suggestions = Vec::new();
     for limit in limits {
-        let mut demand = ReadPass::Demand(Demand::new(limit));
+        let mut demand = ReadPass::Demand(Demand::new(&limit.limit));
         read(&mut demand)?;
         let ReadPass::Demand(demand) = demand else { continue };
         let asked = demand.asked;
@@ -128,7 +129,7 @@ pub fn suggest(
 }
 
 fn find_smallest(
-    limit: &Limit,
+    limit: &GivenLimit,
     goal: Goal,
     demand: &Demand,
     read: &mut impl FnMut(&mut ReadPass) -> Result<(), ReplayError>,
@@ -170,7 +171,7 @@ fn find_smallest(
     Ok(highest.map(|highest| SearchResult::NotFound { highest, passed: passed_at_most }))
 }
 
-fn enough(limit: &Limit, count: u64, passed: u64, goal: Goal) -> Option<SearchResult> {
+fn enough(limit: &GivenLimit, count: u64, passed: u64, goal: Goal) -> Option<SearchResult> {
     let more = u128::from(count) * u128::from(MILLION + goal.headroom.millionths);
     let more = u64::try_from(more.div_ceil(MILLION.into())).unwrap_or(u64::MAX);
     let with_headroom = with_count(limit, more);
@@ -266,11 +267,13 @@ impl Search {
     }
 }
 
-/// Returns the limit with another count, or `None` if that is not a valid limit.
-fn with_count(limit: &Limit, count: u64) -> Option<Limit> {
-    let text = limit.to_string();
+/// Returns the limit with another count and the given burst, or `None` if that is not a valid
+/// limit.
+fn with_count(given: &GivenLimit, count: u64) -> Option<Limit> {
+    let text = given.limit.to_string();
     let (_, rest) = text.split_once(' ')?;
-    format!("{count} {rest}").parse().ok()
+    let limit: Limit = format!("{count} {rest}").parse().ok()?;
+    given.burst.map_or(Some(limit), |burst| limit.with_burst(burst).ok())
 }
 
 #[cfg(test)]
@@ -327,7 +330,8 @@ mod tests {
             let limit: Limit = format!("1 per 500ms {algorithm}").parse().expect("a limit");
             for (percent, find_smallest) in [(1_000_000, 10), (950_000, 5), (900_000, 1)] {
                 let goal = Goal { share: share(percent), headroom: share(150_000) };
-                let found = suggest(&[limit], goal, |pass| pass.take(&block)).expect("no fault");
+                let given = GivenLimit { limit, burst: None };
+                let found = suggest(&[given], goal, |pass| pass.take(&block)).expect("no fault");
                 let SearchResult::Enough { limit, passed, with_headroom } = found[0].found else {
                     panic!("{algorithm}, {percent}: {found:?}");
                 };

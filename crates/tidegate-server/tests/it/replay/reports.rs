@@ -196,6 +196,29 @@ fn suggestions_for_several_limits_are_for_each_alone() {
     }
 }
 
+/// A given burst that equals the count grew with the count, so a leaky bucket (burst 1) did not
+/// stay one.
+#[test]
+fn suggestions_keep_a_given_burst() {
+    let files = Files::new("suggest-burst");
+    let at_once = "1000000,a\n".repeat(20);
+    let apart: String = (0..20).map(|n| format!("{},a\n", n * 100_000)).collect();
+    let bursts = "1 per 1s token-bucket burst 1";
+    for (trace, limit, options, message) in [
+        (&apart, bursts, &[][..], "10 per 1s token-bucket burst 1 (passes 20 of 20)"),
+        (&apart, bursts, &["--headroom", "10%"], "with 10 % more, 11 per 1s token-bucket burst 1"),
+        (&apart, bursts, &["--algorithm", "all"], "10 per 1s token-bucket burst 1 (passes 20"),
+        (&apart, bursts, &["--algorithm", "all"], "10 per 1s sliding-log (passes 20 of 20)"),
+        (&at_once, bursts, &[], "no number passes with burst 1, not even"),
+        (&at_once, "1 per 1s token-bucket", &[], "20 per 1s token-bucket (passes 20 of 20)"),
+    ] {
+        let path = files.write("trace.csv", trace);
+        let args = ["replay", &path, "--limit", limit, "--suggest", "100"];
+        let text = tidegate(&[&args, options].concat()).succeeded().stdout;
+        assert!(text.contains(message), "{limit} {options:?}: {message} is not in {text}");
+    }
+}
+
 #[test]
 fn reports_when_no_limit_passes() {
     let files = Files::new("suggest-none");
