@@ -50,6 +50,9 @@
     return count(n);
   }
 
+  // Which decisions were wrong is not known if the events are not in order of time.
+  const NOT_KNOWN = "not known";
+  const wrongCount = (n) => (data.sorted ? count(n) : NOT_KNOWN);
   const share = (part, all) => (all ? `${+((100 * part) / all).toPrecision(3)} %` : "");
   const modeOf = (l) => ({ observe: "observed", enforce: "enforced" })[l.mode] ?? l.mode;
   const observed = (l) => (l.mode === "observe" ? " (observed)" : "");
@@ -85,7 +88,7 @@
       ["Keys denied", short(asked.keys_denied), `of ${count(asked.keys)}`],
       ["Near misses", short(asked.near_misses), share(asked.near_misses, decided)],
       ["Largest count", most ? short(most.largest_rolling_count) : "0", most ? `${most.policy ? `${most.policy}: ` : ""}limit ${most.limit.split(" ", 3).join(" ")}${observed(most)}` : ""],
-      ["Wrong decisions", short(wrong), `${share(wrong, decided) || "0 %"}, above the limit or wrongly denied${wrong && net ? `; ${net.phrase}` : ""}`],
+      data.sorted ? ["Wrong decisions", short(wrong), `${share(wrong, decided) || "0 %"}, above the limit or wrongly denied${wrong && net ? `; ${net.phrase}` : ""}`] : ["Wrong decisions", NOT_KNOWN, "the events are not in order of time"],
     ];
     byId("tiles").append(...list.map(([name, value, small]) => {
       const tile = element("section", "", "tile");
@@ -106,7 +109,7 @@
       const most = worst(run);
       const largest = most ? `${count(most.largest_rolling_count)} / ${count(most.count)}` : "";
       const numbers = [...(different ? [run.events] : []), run.admitted, run.denied, run.keys_denied, run.near_misses].map(count);
-      return [run.algorithm, ...numbers, largest, count(run.over_admitted), count(run.false_denials), ...(differ ? [count(run.differ)] : []), ...(net ? [data.net[index]?.short ?? ""] : [])];
+      return [run.algorithm, ...numbers, largest, wrongCount(run.over_admitted), wrongCount(run.false_denials), ...(differ ? [count(run.differ)] : []), ...(net ? [data.net[index]?.short ?? ""] : [])];
     });
     table("compared", heads, rows);
   }
@@ -233,11 +236,17 @@
     highest.forEach((one) => { one.total = `${percent(one.peak)} at most`; });
     const limit = { label: "limit", values: times.map(() => 100), dash: [6, 5], color: "--text", total: "100 %" };
     plot("plot-most", highest.map((one) => `${one.label}: ${one.total}`).join(", "), times, widthS, [...highest, limit], percent);
-    plotUnlessZero("plot-wrong", times, widthS, [
-      counts("unlike sliding-log", line.differ, "--three"),
-      counts("above the limit", line.over_admitted, "--denied"),
-      counts("wrongly denied", line.false_denials, "--would"),
-    ], data.sorted ? "None: no request was admitted above the limit or denied wrongly." : "None.");
+    const unlike = counts("unlike sliding-log", line.differ, "--three");
+    if (data.sorted) {
+      plotUnlessZero("plot-wrong", times, widthS, [
+        unlike,
+        counts("above the limit", line.over_admitted, "--denied"),
+        counts("wrongly denied", line.false_denials, "--would"),
+      ], "None: no request was admitted above the limit or denied wrongly.");
+    } else {
+      plotUnlessZero("plot-wrong", times, widthS, [unlike], "No decision was unlike sliding-log.");
+      byId("plot-wrong").append(element("p", "Which decisions were wrong is not known: the events are not in order of time.", "quiet"));
+    }
     const left = most.length > MOST_LINES ? ` The ${MOST_LINES} of ${most.length} limits with the highest counts are shown.` : "";
     byId("binned").textContent = `Each step covers ${span(line.width_us)}. Times are UTC.${left}`;
   }

@@ -124,6 +124,24 @@ test("wrong decisions have one meaning, and unlisted keys are not called none", 
   await page.done();
 });
 
+// Regression: the page of an unsorted file said that no decision was wrong, although that is not known.
+test("wrong decisions of an unsorted file are not known", async () => {
+  // In reverse order, with a burst that fixed-window and the log decide differently.
+  const lines = Array.from({ length: 40 }, (_, index) => [(40 - index) / 2, "a"]);
+  for (const limit of ["100 per 10s", "5 per 10s fixed-window"]) {
+    const page = await open(browser, report("unsorted", lines, ["--limit", limit]));
+    const tile = page.locator(".tile", { hasText: "Wrong decisions" });
+    assert.equal(await tile.locator("p").textContent(), "not known");
+    assert.equal(await tile.locator("small").textContent(), "the events are not in order of time");
+    assert.match(await page.textContent("#plot-wrong"), /Which decisions were wrong is not known: the events are not in order of time\.$/);
+    for (const label of ["above the limit", "wrongly denied"]) {
+      assert.deepEqual(await page.locator(`#compared td[data-label="${label}"]`).allTextContents(), ["not known"]);
+    }
+    assert.deepEqual(await flaws(page), []);
+    await page.done();
+  }
+});
+
 // Regression: a step showed only the counts of keys with a request in it, and the last count was drawn until the next
 // request, also after it had expired.
 test("the largest count is the rolling count of all keys", async () => {
