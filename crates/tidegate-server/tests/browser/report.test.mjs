@@ -166,6 +166,18 @@ test("labels and tables are not cut on a phone", async () => {
   await page.done();
 });
 
+// Regression: the last column of the decisions was cut off.
+test("tables of decisions are not cut on a small screen", async () => {
+  const lines = Array.from({ length: 200 }, (_, index) => [index / 10, `key-${index % 3}`]);
+  const url = report("columns", lines, ["--limit", "10 per 10s", "--algorithm", "all"]);
+  for (const width of [390, 1000, 1200]) {
+    const page = await open(browser, url, { viewport: { width, height: 1800 } });
+    const hidden = await page.locator(".scroll:has(#compared)").evaluate((area) => area.scrollWidth - area.clientWidth);
+    assert.ok(hidden <= 1, `${width}: ${hidden} pixels of columns are hidden`);
+    await page.done();
+  }
+});
+
 test("observed policies are listed and marked", async () => {
   const config = join(home, "observed.yaml");
   writeFileSync(config, `policies:
