@@ -41,7 +41,10 @@ enum Field {
     Forwarded,
 }
 
-/// The names of the fields, here and in other tools.
+/// The number of fields.
+const FIELDS: usize = 9;
+
+/// The names of the fields, first those used here and then those of other tools.
 const NAMES: [(&str, Field); 16] = [
     ("host", Field::Host),
     ("user", Field::User),
@@ -82,27 +85,33 @@ pub struct ClfParser {
 }
 
 impl ClfParser {
-    /// Creates a parser from the first lines of a file. Returns `None` if a line has no field of
-    /// the key's name.
+    /// Creates a parser from the first lines of a file. If lines have no field of the key's name,
+    /// returns the names of the fields that they have.
     pub fn new<'l>(
         options: &ParseOptions,
         variant: Variant,
         lines: impl Iterator<Item = &'l [u8]>,
-    ) -> Option<Self> {
+    ) -> Result<Self, Vec<String>> {
         let (all, with_vhost) = lines.fold((0_u32, 0), |(all, with), line| {
             (all + 1, with + u32::from(begins_with_vhost(line)))
         });
         let vhost = with_vhost * 2 > all;
         let field = match &options.key {
-            KeySource::Field(name) => NAMES.iter().find(|(known, _)| **known == **name)?.1,
-            _ => Field::Host,
+            KeySource::Field(name) => {
+                NAMES.iter().find(|(known, _)| **known == **name).map(|(_, field)| *field)
+            }
+            _ => Some(Field::Host),
         };
-        let has = match field {
+        let is_present = |field: &Field| match field {
             Field::Agent | Field::Referer | Field::Forwarded => variant == Variant::Combined,
             Field::Vhost => vhost,
             _ => true,
         };
-        has.then(|| ClfParser {
+        let Some(field) = field.filter(is_present) else {
+            let names = NAMES.iter().take(FIELDS).filter(|(_, field)| is_present(field));
+            return Err(names.map(|(name, _)| (*name).to_string()).collect());
+        };
+        Ok(ClfParser {
             variant,
             vhost,
             field,
@@ -111,11 +120,6 @@ impl ClfParser {
             date: [0; DATE_BYTES],
             date_us: 0,
         })
-    }
-
-    /// Returns the names of the fields that can be a key.
-    pub fn key_names() -> impl Iterator<Item = &'static str> {
-        NAMES.into_iter().take(9).map(|(name, _)| name)
     }
 
     #[inline]
@@ -345,7 +349,7 @@ mod tests {
         let key = KeySource::new(Some(&key.parse().expect(key)));
         let options = ParseOptions { key, ..ParseOptions::default() };
         let log = ClfParser::new(&options, variant, [line.as_bytes()].into_iter());
-        let event = log.ok_or(BadLine::NoKey)?.parse(line.as_bytes()).map(|event| {
+        let event = log.map_err(|_| BadLine::NoKey)?.parse(line.as_bytes()).map(|event| {
             assert_eq!((event.time_us, event.cost), (2_000_000, 1));
             String::from_utf8_lossy(&event.key).into_owned()
         })?;

@@ -234,12 +234,9 @@ impl Parser {
         lines: impl Iterator<Item = &'a [u8]>,
     ) -> Result<Self, ParserError> {
         let parser = ClfParser::new(options, variant, lines);
-        parser.map(|log| Parser::Log(Box::new(log))).ok_or_else(|| {
-            let names = ClfParser::key_names().map(String::from).collect();
-            match &options.key {
-                KeySource::Field(key) => ParserError::Named(format!("--key {key}"), names),
-                _ => ParserError::Key(names),
-            }
+        parser.map(|log| Parser::Log(Box::new(log))).map_err(|names| match &options.key {
+            KeySource::Field(key) => ParserError::Named(format!("--key {key}"), names),
+            _ => ParserError::Key(names),
         })
     }
 

@@ -168,6 +168,17 @@ fn errors_name_the_wrong_field() {
             &["--key", "planet"],
             "error: -: --key planet: lines of format alb have no such field (its fields: type, time, elb,",
         ),
+        // The error listed fields that only other lines have, such as the one that was not found.
+        (
+            "h - - [17/Nov/2025:10:00:00 +0000] \"GET / HTTP/1.1\" 200 5\n",
+            &["--key", "agent"],
+            "error: -: --key agent: lines of format clf have no such field (its fields: host, user, method, path, status)\n",
+        ),
+        (
+            "h - - [17/Nov/2025:10:00:00 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"a\"\n",
+            &["--key", "vhost"],
+            "error: -: --key vhost: lines of format combined have no such field (its fields: host, user, agent, referer, method, path, status, forwarded)\n",
+        ),
         (
             "{\"ts\":1700000000,\"user\":\"a\"}\n",
             &["--key", "user_id"],
