@@ -104,7 +104,7 @@
     const differ = data.algorithms.some((run) => run.differ !== undefined);
     const net = data.net.some((one) => one);
     if (differ) heads.push("unlike sliding-log");
-    if (net) heads.push("admitted, compared with sliding-log");
+    if (net) heads.push("net difference");
     const rows = data.algorithms.map((run, index) => {
       const most = worst(run);
       const largest = most ? `${count(most.largest_rolling_count)} / ${count(most.count)}` : "";

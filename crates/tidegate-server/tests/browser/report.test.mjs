@@ -116,7 +116,7 @@ test("wrong decisions have one meaning, and unlisted keys are not called none", 
   const lines = Array.from({ length: 20 }, (_, index) => [index < 10 ? 9.5 : 10.5, "busy"]).concat([[10.6, "busy"]]);
   const page = await open(browser, report("wrong", lines, ["--limit", "10 per 10s fixed-window", "--top", "0"]));
   const tile = page.locator(".tile", { hasText: "Wrong decisions" });
-  assert.match(await tile.textContent(), /10.*%, above the limit or wrongly denied$/);
+  assert.match(await tile.textContent(), /10.*%, above the limit or wrongly denied; 10 more admitted than sliding-log, 100 %$/);
   assert.equal(await page.locator("h3", { hasText: "decisions" }).textContent(), "Wrong decisions, and decisions unlike sliding-log");
   assert.match(await page.locator(".tile", { hasText: "Largest count" }).textContent(), /limit 10 per 10s$/);
   assert.ok((await page.textContent("#denied")).includes("not listed (--top 0)"));
