@@ -9,6 +9,7 @@
 //!
 //! [`Stats::events`]: tidegate::unstable::stats::Stats::events
 
+mod text_fields;
 mod writer;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -26,6 +27,7 @@ use tracing_subscriber::{EnvFilter, Layer, fmt as lines};
 
 pub use self::writer::{dropped, print};
 
+use self::text_fields::TextFields;
 use self::writer::Lines;
 
 /// The default filter.
@@ -148,7 +150,7 @@ where
     match format {
         LogFormat::Text => {
             let ansi = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-            layer.with_ansi(ansi).boxed()
+            layer.with_ansi(ansi).fmt_fields(TextFields).boxed()
         }
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
     }
@@ -211,7 +213,8 @@ fn log_denial(denial: &Denial) {
 }
 
 /// The text, or `None` if it is empty. It is logged as a string, which is quoted: a key with a
-/// space in it must not look like another field.
+/// space in it must not look like another field. The fields that have it are listed in
+/// `logs/text_fields.rs`.
 pub fn some(text: &ShownText) -> Option<String> {
     (!text.as_bytes().is_empty()).then(|| text.to_string())
 }

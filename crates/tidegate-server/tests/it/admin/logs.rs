@@ -75,6 +75,23 @@ fn text_logs_escape_keys() {
     assert!(!log.contains('\u{1b}'), "no colours without a terminal: {log}");
 }
 
+/// Regression test: the text log wrote `key="\\x00"` for the key that is shown as `\x00`.
+#[test]
+fn text_logs_show_keys_as_other_pages_do() {
+    let server = Server::start("text-shown", &with_full_keys());
+    for user in [r"\u0001", r#"\\\" x\""#] {
+        let body = format!(r#"{{"path":"/reports","headers":{{"x-user":"{user}"}}}}"#);
+        server.check(&body, &[]);
+        server.check(&body, &[]);
+    }
+    let lines = || server.log().lines().filter(|line| line.contains("would deny")).count();
+    eventually("both denials are logged", || lines() == 2);
+    let log = server.log();
+    assert!(log.contains(r#" key="1#\x01:8#/reports" route="/reports" "#), "{log}");
+    // A backslash is shown as two, so that the quotes after it do not end the value.
+    assert!(log.contains(r#" key="5#\\\" x\":8#/reports" route"#), "{log}");
+}
+
 #[test]
 fn denial_log_can_be_disabled() {
     let quiet = [("RUST_LOG", "info,tidegate::denials=off")];
