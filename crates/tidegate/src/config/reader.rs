@@ -12,7 +12,9 @@ use tidegate_core::Algorithm;
 
 use super::error::{ConfigError, SourceLocation, UnlocatedError, printable};
 use super::schema::Field;
-use super::syntax_errors::{SPACE_AFTER_COLON, colon_without_space, find_odd_character, in_quotes};
+use super::syntax_errors::{
+    SPACE_AFTER_COLON, colon_without_space, find_odd_character, in_quotes, template_in_quotes,
+};
 use super::yaml::{MAX_ERRORS, Name, Node, Scalar, Value};
 
 /// The source of a config, with the errors found so far.
@@ -304,7 +306,8 @@ impl<'s> Reader<'s> {
         if matches!(located.node.value, Value::Map(_)) {
             let written = self.source.get(located.node.span.clone()).unwrap_or_default();
             let message = "without quotes YAML takes `{` for a mapping";
-            self.fail(located, message, in_quotes(written.trim()));
+            remove_within(&mut self.errors.borrow_mut(), &located.node.span);
+            self.fail(located, message, template_in_quotes(written.trim()));
             return None;
         }
         self.any_text(located)
@@ -475,6 +478,11 @@ impl<'s> Object<'s, '_> {
     pub(super) fn duration(&self, name: &str, range: RangeInclusive<Duration>) -> Option<Duration> {
         self.get(name).and_then(|located| self.reader.duration(&located, range))
     }
+}
+
+/// Removes the errors about parts of a text that an error about all of it replaces.
+pub(super) fn remove_within(errors: &mut Vec<UnlocatedError>, span: &Range<usize>) {
+    errors.retain(|one| one.span.start < span.start || span.end < one.span.end);
 }
 
 /// Returns errors with their positions in the source, in its order.

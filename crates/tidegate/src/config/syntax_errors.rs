@@ -9,6 +9,7 @@ use granit_parser::{ErrorKind, ScanError};
 
 use super::reader::excerpt;
 use super::yaml::{MAX_DEPTH, Stop, stop};
+use crate::policy::{Template, TemplateErrorKind};
 
 /// The help for `name:value`, which YAML reads as one text.
 pub(super) const SPACE_AFTER_COLON: &str = "write a space after `:`";
@@ -126,7 +127,7 @@ fn text_in_braces(source: &str, at: usize, is_nested: bool) -> Option<Stop> {
     let (kind, close) = if text.starts_with('{') { ("mapping", '}') } else { ("list", ']') };
     if !text.contains(['"', '\'']) && !text.contains(": ") {
         let message = format!("without quotes YAML takes `{}` for a {kind}", &text[..1]);
-        return Some(stop(start..start + text.len(), &message, &in_quotes(text)));
+        return Some(stop(start..start + text.len(), &message, &template_in_quotes(text)));
     }
     let message = format!("text follows the `{close}` that ends this value");
     (!is_nested).then(|| stop(at..at, &message, "begin a new line, or put all of it in quotes"))
@@ -135,6 +136,32 @@ fn text_in_braces(source: &str, at: usize, is_nested: bool) -> Option<Stop> {
 /// Returns the help for a text that YAML misreads without quotes.
 pub(super) fn in_quotes(text: &str) -> String {
     format!("write it in quotes: `\"{}\"`", excerpt(text))
+}
+
+/// Returns the help for a text in braces that YAML misreads without quotes. `{{client_ip}}`, as
+/// other systems write it, would be plain text in quotes.
+pub(super) fn template_in_quotes(text: &str) -> String {
+    match single_braces(text) {
+        Some(meant) => format!("write `\"{}\"`", excerpt(&meant)),
+        None => in_quotes(text),
+    }
+}
+
+/// Returns the template that is meant by one in double braces.
+fn single_braces(text: &str) -> Option<String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let mut meant = words.join(" ");
+    for (doubled, single) in [("{{", "{"), ("}}", "}"), ("{ ", "{"), (" }", "}")] {
+        while text.starts_with("{{") && meant.contains(doubled) {
+            meant = meant.replace(doubled, single);
+        }
+    }
+    let is_template = match meant.parse::<Template>() {
+        Ok(_) => true,
+        // The help for an unknown field is better than the one for plain text.
+        Err(error) => matches!(error.kind(), TemplateErrorKind::RequestField(_)),
+    };
+    (text.starts_with("{{") && is_template).then_some(meant)
 }
 
 /// Returns the position of the `{` or `[` whose pair ends the text.

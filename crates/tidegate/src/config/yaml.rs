@@ -15,6 +15,7 @@ use std::rc::Rc;
 use granit_parser::{Event, Parser, ScalarStyle, Span, StrInput};
 
 use super::error::UnlocatedError;
+use super::reader::remove_within;
 use super::syntax_errors::syntax;
 
 /// The largest config: several times the size of ten thousand policies of a few lines each.
@@ -103,6 +104,7 @@ pub(super) fn parse(source: &str, errors: &mut Vec<UnlocatedError>) -> Option<Rc
     match tree {
         Ok(tree) => tree,
         Err(stop) => {
+            remove_within(errors, &stop.span);
             errors.push(*stop);
             None
         }
