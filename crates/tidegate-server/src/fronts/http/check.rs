@@ -76,7 +76,7 @@ impl HttpFront {
     }
 
     fn check_sync(&self, headers: &HeaderMap, body: &[u8]) -> Result<CheckProgress, RequestError> {
-        let body: CheckBody<'_> = decode(body)?;
+        let body = decode_check(body)?;
         let inputs = body.inputs()?;
         let gate_request = body.gate_request(&inputs)?;
         if body.max_wait()?.is_some() {
@@ -95,7 +95,7 @@ impl HttpFront {
     /// waits, and is decoded again here. The decoded check borrows from its body, so it cannot be
     /// passed on to the boxed future that waits, and decoding is short compared with a wait.
     async fn check_async(&self, head: &Parts, body: &[u8]) -> Result<HttpResponse, RequestError> {
-        let body: CheckBody<'_> = decode(body)?;
+        let body = decode_check(body)?;
         let inputs = body.inputs()?;
         let request_id = RequestId::of(&head.headers);
         let gate_request =
@@ -126,7 +126,7 @@ impl HttpFront {
         body: &[u8],
         request_id: &RequestId<'_>,
     ) -> Result<HttpResponse, RequestError> {
-        let BatchBody { checks } = decode(body)?;
+        let BatchBody { checks } = decode_batch(body)?;
         if checks.len() > MAX_BATCH {
             let detail = format!("there are {}: send at most {MAX_BATCH} at once", checks.len());
             return Err(RequestError::field("checks", detail));
@@ -181,6 +181,30 @@ impl HttpFront {
         out.extend_from_slice(b"]}");
         Ok(json(StatusCode::OK, out))
     }
+}
+
+/// Decodes a check. A batch that was sent as a check gets the path of batches.
+fn decode_check(body: &[u8]) -> Result<CheckBody<'_>, RequestError> {
+    decode(body).map_err(|error: RequestError| match error.field.as_deref() {
+        Some("checks") => RequestError::field(
+            "checks",
+            "it is unknown here: send several checks to /v1/check/batch",
+        ),
+        _ => error,
+    })
+}
+
+/// Decodes a batch. Checks that were sent as a list get the form of a batch.
+fn decode_batch(body: &[u8]) -> Result<BatchBody<'_>, RequestError> {
+    decode(body).map_err(|error: RequestError| {
+        let is_list = error.field.is_none() && error.detail.ends_with(", but is a list");
+        match is_list {
+            true => {
+                RequestError::invalid(format!("{}: send `{{\"checks\": [...]}}`", error.detail))
+            }
+            false => error,
+        }
+    })
 }
 
 fn batch_gate_request<'q, 'a: 'q>(

@@ -181,6 +181,8 @@ fn invalid_batch_charges_nothing() {
         (many.as_str(), 400, "checks", "there are 1001: send at most 1000"),
     ];
     server.post("/v1/check/batch", "{}").refuses(400, Some("checks"), "it is missing");
+    let list = "the body must be an object, but is a list: send `{\"checks\": [...]}`";
+    server.post("/v1/check/batch", r#"[{"policy":"login"}]"#).refuses(400, None, list);
     for (checks, status, field, part) in rows {
         let reply = server.post("/v1/check/batch", &format!(r#"{{"checks":[{checks}]}}"#));
         reply.refuses(status, Some(field), part);

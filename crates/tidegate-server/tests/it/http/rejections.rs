@@ -34,6 +34,7 @@ fn rejects_invalid_bodies_by_field() {
         (r#"{"method":"POST","path":"/login"}"#, 400, Some("method"), "it is unknown here: put it in `attributes`"),
         (r#"{"policy":"login","path":"/login"}"#, 400, Some("path"), "it is unknown here: put it in `attributes`"),
         (r#"{"client_ip":"192.0.2.1"}"#, 400, Some("client_ip"), "it is unknown here: put it in `attributes`"),
+        (r#"{"checks":[{"policy":"login","key":"a"}]}"#, 400, Some("checks"), "it is unknown here: send several checks to /v1/check/batch"),
         (r#"{"ip":"192.0.2.1"}"#, 400, Some("ip"), "it is unknown here: put it in `attributes`, as `client_ip`"),
         (r#"{"attributes":{"ip":"192.0.2.1"}}"#, 400, Some("attributes.ip"), "it is unknown; did you mean `client_ip`?"),
         (r#"{"attributes":{"header":{}}}"#, 400, Some("attributes.header"), "it is unknown; did you mean `headers`?"),
