@@ -196,6 +196,9 @@ fn reads_config_from_pipe() {
 fn rejects_missing_config() {
     tidegate(&["config", "check", "no/such/file"]).failed(1, &["cannot be read", "no/such/file"]);
     tidegate(&["explain", "--config", "no/such/file"]).failed(1, &["cannot be read"]);
+    for args in [["config", "check", "-"], ["serve", "--config", "-"]] {
+        tidegate(&args).failed(1, &["cannot be read", "name `/dev/stdin` to read standard"]);
+    }
     tidegate(&["config", "check", "/"]).failed(1, &["cannot be read", "directory"]);
 }
 

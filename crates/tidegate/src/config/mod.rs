@@ -287,11 +287,12 @@ fn read_text(path: &Path) -> Result<String, ConfigErrors> {
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>, Box<ConfigError>> {
+    let help = match path == Path::new("-") {
+        true => "name `/dev/stdin` to read standard input",
+        false => "check the path and its permissions",
+    };
     let cannot = |error: std::io::Error| {
-        ConfigError::whole(
-            format!("the config cannot be read: {error}"),
-            "check the path and its permissions",
-        )
+        ConfigError::whole(format!("the config cannot be read: {error}"), help)
     };
     let file = File::open(path).map_err(cannot)?;
     // The length of a pipe or device is unknown, so it is read up to the bound.
