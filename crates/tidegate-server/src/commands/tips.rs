@@ -13,11 +13,14 @@ use super::Cli;
 /// Stands for any argument that is not a flag.
 const ANY_VALUE: &str = "VALUE";
 
+/// Stands for any argument that looks like the name of a file.
+const ANY_FILE: &str = "FILE";
+
 /// A command, arguments or subcommands that it does not have, and the tip for them, in which `{}`
 /// is the argument.
 type Row = (&'static str, &'static [&'static str], &'static str);
 
-const ROWS: [Row; 17] = [
+const ROWS: [Row; 18] = [
     (
         "serve",
         &["--port", "-p", "--listen", "--bind", "--addr", "--address", "--host"],
@@ -41,6 +44,7 @@ const ROWS: [Row; 17] = [
     ("serve", &["--log-level", "--verbose", "-v", "--debug"], "set RUST_LOG=debug"),
     ("", &["check", "validate"], CONFIG_CHECK),
     ("config", &["validate", "test", "lint"], CONFIG_CHECK),
+    ("config", &[ANY_FILE], "use `tidegate config check {}`"),
     (
         "config check",
         &["--config", "-c", "--file", "-f"],
@@ -103,6 +107,8 @@ fn tip(command: &str, name: &str) -> Option<String> {
     let distance = |known: &str| match known {
         ANY_VALUE if name.starts_with('-') => usize::MAX,
         ANY_VALUE => 0,
+        ANY_FILE if name.contains(['.', '/']) => 0,
+        ANY_FILE => usize::MAX,
         known => strsim::damerau_levenshtein(known, name),
     };
     let rows = ROWS.iter().filter(|(of, ..)| *of == command);

@@ -484,6 +484,9 @@ const TIPS: &[(&[&str], &str)] = &[
     (&["check", "a.yaml"], "use `tidegate config check FILE`"),
     (&["validate", "a.yaml"], "use `tidegate config check FILE`"),
     (&["config", "validate", "a.yaml"], "use `tidegate config check FILE`"),
+    (&["config", "a.yaml"], "use `tidegate config check a.yaml`"),
+    (&["config", "etc/a"], "use `tidegate config check etc/a`"),
+    (&["config", "chek", "a.yaml"], "some similar subcommands exist: 'schema', 'check'"),
     (
         &["config", "check", "--config", "a.yaml"],
         "the file is given without a flag: `tidegate config check FILE`",
