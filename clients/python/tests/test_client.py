@@ -261,6 +261,29 @@ def test_an_async_permit_is_in_one_block_at_a_time(server_url: str) -> None:
     asyncio.run(run())
 
 
+# Regression: the work began, and the first renewal found that the lease had ended.
+def test_a_permit_whose_lease_has_ended_is_not_entered(client: Client) -> None:
+    permit = client.permit("jobs", somebody(), ttl_ms=20)
+    assert isinstance(permit, Permit)
+    time.sleep(0.03)
+    assert permit.lost
+    with pytest.raises(PermitLost), permit:
+        pytest.fail("held")
+
+
+def test_an_async_permit_whose_lease_has_ended_is_not_entered(server_url: str) -> None:
+    async def run() -> None:
+        async with AsyncClient(server_url, timeout=10) as client:
+            permit = await client.permit("jobs", somebody(), ttl_ms=20)
+            assert isinstance(permit, AsyncPermit)
+            await asyncio.sleep(0.03)
+            with pytest.raises(PermitLost):
+                async with permit:
+                    pytest.fail("held")
+
+    asyncio.run(run())
+
+
 # Regression: `lost` was false while another client held the permit.
 def test_a_released_permit_is_lost(client: Client) -> None:
     key = somebody()
@@ -570,6 +593,7 @@ def test_rejects_unknown_fields() -> None:
         # Regression: the path was appended to the query, or was part of the fragment.
         ({"url": "http://localhost:8080/?token=secret"}, ValueError),
         ({"url": "http://localhost:8080#secret"}, ValueError),
+        ({"url": "localhost:8080?key=secret"}, ValueError),
         ({"url": "http://localhost:8080/?"}, ValueError),
         ({"timeout": 0}, ValueError),
         ({"timeout": float("nan")}, ValueError),

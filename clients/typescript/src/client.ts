@@ -61,11 +61,11 @@ export class Client {
     requireType("token", token, "string");
     requireType("timeoutMs", timeoutMs, "number");
     requireType("fetch", send ?? undefined, "function");
-    // A message ends up in logs, so it does not show a password.
-    const shown = url.replace(/\/\/[^/]*@/, "//");
-    if (!/^https?:\/\//.test(url)) throw new RangeError(`url must start with http:// or https://, not ${shown}`);
     // The paths of the API are appended. The message does not show the query, which may have a secret.
     if (/[?#]/.test(url)) throw new RangeError("url must not have a query or a fragment");
+    // A message ends up in logs, so it does not show a password, which a URL without a scheme may have too.
+    const shown = url.replace(/^([^/]*\/\/)?[^/]*@/, "$1");
+    if (!/^https?:\/\//.test(url)) throw new RangeError(`url must start with http:// or https://, not ${shown}`);
     if (shown !== url) throw new RangeError(`url must not have a user or password, which fetch rejects: use ${shown} and token`);
     if (!(timeoutMs > 0 && timeoutMs < 2 ** 31)) {
       throw new RangeError(`timeoutMs must be more than 0 and less than 2^31, not ${timeoutMs}`);

@@ -54,6 +54,7 @@ export class Permit {
    */
   async hold<T>(work: (lost: AbortSignal) => T | Promise<T>): Promise<T> {
     if (this.#done.signal.aborted) throw notHeld("the permit was given back");
+    if (performance.now() >= this.#endsAt) this.#lost.abort(notHeld("the lease of the permit has ended"));
     if (this.lost.aborted) throw notHeld("the lease of the permit has ended");
     // The first call to end would give the permit back while the other one goes on.
     if (this.#inHold) throw new Error("the permit is already held by another call of hold; acquire a permit for each call");

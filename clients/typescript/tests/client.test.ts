@@ -211,6 +211,14 @@ test("holds a permit once at a time", async () => {
   await given(await client.permit(subject)).release();
 });
 
+// Regression: the work began, and the first renewal found that the lease had ended.
+test("a permit whose lease has ended is not held", async () => {
+  const permit = given(await client.permit({ policy: "jobs", key: somebody(), ttlMs: 20 }));
+  await pause(30);
+  await assert.rejects(permit.hold(() => assert.fail("held")), PermitLost);
+  assert.ok(permit.lost.aborted);
+});
+
 // Regression: `lost` was not aborted while another client held the permit.
 test("a released permit is lost", async () => {
   const subject = { policy: "jobs", key: somebody() };
@@ -361,6 +369,8 @@ test("names invalid settings", () => {
   const withPassword = (url: string) => () => new Client(url);
   assert.throws(withPassword("http://u:secret@localhost:8080"), /^RangeError: url must not have a user or password, which fetch rejects: use http:\/\/localhost:8080 and token$/);
   assert.throws(withPassword("ftp://u:secret@localhost"), /^RangeError: url must start with http:\/\/ or https:\/\/, not ftp:\/\/localhost$/);
+  assert.throws(withPassword("u:secret@localhost"), /^RangeError: url must start with http:\/\/ or https:\/\/, not localhost$/);
+  assert.throws(() => new Client("localhost:8080?key=secret"), /^RangeError: url must not have a query or a fragment$/);
   assert.throws(() => new Client({ url: "localhost:8080" }), /^RangeError: url must/);
   // Regression: the path was appended to the query, or was part of the fragment.
   for (const end of ["/?token=secret", "#secret", "/?"]) {

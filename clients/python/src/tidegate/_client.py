@@ -231,7 +231,7 @@ class Permit:
 
         The end of a block gives the permit back without setting it.
         """
-        return self._lease.lost
+        return self._lease.has_ended()
 
     def renew(self, ttl_ms: int | None = None) -> int:
         """Renews the lease and returns its length in milliseconds. Raises `PermitLost` if it has ended."""
@@ -310,7 +310,7 @@ class AsyncPermit:
     @property
     def lost(self) -> bool:
         """Whether others may hold the permit, as `Permit.lost`."""
-        return self._lease.lost
+        return self._lease.has_ended()
 
     async def renew(self, ttl_ms: int | None = None) -> int:
         """Renews the lease, as `Permit.renew` does."""
@@ -367,11 +367,11 @@ class AsyncPermit:
 def _settings(url: str, token: str | None, timeout: float) -> tuple[str, dict[str, str], float]:
     if not isinstance(url, str):
         raise TypeError(f"url must be a string, not {type(url).__name__}")
-    if not url.startswith(("http://", "https://")):
-        raise ValueError(f"url must start with http:// or https://, not {_shown(url)!r}")
     # The paths of the API are appended. The message does not show the query, which may have a secret.
     if "?" in url or "#" in url:
         raise ValueError("url must not have a query or a fragment")
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"url must start with http:// or https://, not {_shown(url)!r}")
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
         raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
     if not 0 < timeout <= _MAX_TIMEOUT_S:

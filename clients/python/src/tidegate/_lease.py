@@ -29,9 +29,13 @@ class Lease:
         """The time until the next renewal."""
         return max(self._ttl_s / _RENEWALS_PER_LEASE, _MIN_WAIT_S)
 
+    def has_ended(self) -> bool:
+        """Whether the lease has ended, by the answer of the server or by the caller's clock."""
+        self.lost = self.lost or time.monotonic() >= self._ends
+        return self.lost
+
     def wait_after_failure_s(self) -> float | None:
         """The time until the next attempt; `None` if the lease has ended."""
-        if time.monotonic() >= self._ends:
-            self.lost = True
+        if self.has_ended():
             return None
         return max(self._ttl_s / _TRIES_PER_LEASE, _MIN_WAIT_S)
