@@ -19,6 +19,7 @@ use std::env::VarError;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -382,7 +383,13 @@ fn read_secret(name: &'static str) -> Result<Option<String>, SecretError> {
             (Ok(text), None) => (name.to_owned(), text, SecretError::Empty),
             (_, Some(path)) if path.is_empty() => return Err(SecretError::Empty(in_file)),
             (Err(VarError::NotPresent), Some(path)) => {
-                let source = format!("{in_file}: the file {}", path.display());
+                let path = Path::new(&path);
+                // A secret that was set here by mistake is not shown.
+                let source = if path.is_absolute() || path.exists() {
+                    format!("{in_file}: the file {}", path.display())
+                } else {
+                    format!("the file that {in_file} names")
+                };
                 let mut text = String::new();
                 let read = File::open(path)
                     .and_then(|file| file.take(MAX_SECRET_BYTES).read_to_string(&mut text));

@@ -301,6 +301,9 @@ fn reports_why_it_cannot_start() {
             "error: TIDEGATE_ADMIN_TOKEN and TIDEGATE_ADMIN_TOKEN_FILE are both set: keep one\n".into()),
         (start("no-file").env("TIDEGATE_TOKENS_FILE", "/nonexistent"), 1,
             "error: TIDEGATE_TOKENS_FILE: the file /nonexistent cannot be read: No such file or directory (os error 2)\n".into()),
+        // A secret in place of a path is not shown.
+        (start("secret-as-path").env("TIDEGATE_TOKENS_FILE", "0123456789abcdef"), 1,
+            "error: the file that TIDEGATE_TOKENS_FILE names cannot be read: No such file or directory (os error 2)\n".into()),
         (start("no-certificate").config(&format!("tls: {{ http: {{ cert: c.pem, key: k.pem }} }}\n{TWO_PER_HOUR}")), 1,
             "error: tls.http.cert: ".into()),
         (start("config").config("policies: 7\n"), 1, "error: ".into()),
