@@ -101,7 +101,8 @@ fn conflict_marker(source: &str) -> Option<Stop> {
     let mut start = 0;
     for line in source.split_inclusive('\n') {
         let text = line.trim_end();
-        if text.starts_with("<<<<<<< ") || text.starts_with(">>>>>>> ") || text == "=======" {
+        // A line of `=` alone may be part of a text, and comes after the first marker.
+        if text.starts_with("<<<<<<< ") || text.starts_with(">>>>>>> ") {
             let message = "this is a conflict marker of Git";
             let help = "resolve the conflict, and remove its markers";
             return Some(stop(start..start + text.len(), message, help));
