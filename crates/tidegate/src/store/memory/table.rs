@@ -349,11 +349,14 @@ mod tests {
             assert_eq!(moved(&table) > 0, keys >= 20_000, "{keys} keys");
             assert_eq!(moved(&table) == table.shards(), keys >= 200_000, "{keys} keys");
             assert!(pages(&table) <= most, "{keys} keys on {} pages", pages(&table));
+            let mut preferred = 0;
             for key in 0..keys {
                 let locked = table.lock(table.shard_of(hash(key)));
-                let found = locked.find(Fingerprint::new(hash(key)), PackedSize::Small);
-                assert!(found.is_some(), "{key} of {keys}");
+                let fingerprint = Fingerprint::new(hash(key));
+                let found = locked.find(fingerprint, PackedSize::Small).expect("the key is held");
+                preferred += u64::from(found.index % GROUP == fingerprint.preferred_slot());
             }
+            assert!(preferred > keys / 2, "{preferred} of {keys} keys are in their preferred slot");
         }
         assert_eq!(table.tracked(), begin);
     }
