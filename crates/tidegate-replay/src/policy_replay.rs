@@ -203,17 +203,17 @@ impl PolicyReplay {
         let place = tally.timeline.bin_index(row.time_us);
         let mut room = Room::new();
         for of in &selected {
-            let mut policy_fits = true;
+            let mut fits = true;
             let of_policy = |line: &&LimitResult<'_>| line.policy == Some(of.policy.name());
-            for line in answer.results.iter().filter(of_policy) {
+            let results = || answer.results.iter().filter(of_policy);
+            let charged = answer.allowed && results().all(|line| line.decision.allowed);
+            for line in results() {
                 let units =
                     cost.map_or_else(|| i64::try_from(of.cost).unwrap_or(i64::MAX), |_| row.cost);
-                let asked = LimitAnswer { line, of, row, units, allowed: answer.allowed };
-                let fits = self.count(&asked, place, tally);
-                policy_fits &= fits;
-                room.charged_limits &= fits || !line.is_enforced() || !line.decision.allowed;
+                let asked = LimitAnswer { line, of, row, units, charged, allowed: answer.allowed };
+                fits &= self.count(&asked, place, tally);
             }
-            room.add_policy(of, policy_fits);
+            room.add_policy(of, fits, charged);
         }
         outcome.fits = match row.cost <= 0 {
             true => answer.allowed,
@@ -230,11 +230,8 @@ impl PolicyReplay {
         policy_limit.asked += 1;
         policy_limit.denied += u64::from(!asked.line.decision.allowed);
         let key = policy_limit.keys.number_of(asked.of.key.as_ref());
-        // All enforced limits are charged or none. An observed limit is charged if it also admits
-        // the request.
-        let charged = asked.allowed && asked.line.decision.allowed;
         let row = Row::numbered(asked.row.time_us, asked.units, key);
-        let true_count = policy_limit.ground_truth.record_one(&row, charged);
+        let true_count = policy_limit.ground_truth.record_one(&row, asked.charged);
         let consumed = if asked.allowed { None } else { asked.consumed(&true_count) };
         let count = match consumed {
             Some(units) => {
@@ -298,9 +295,9 @@ impl PolicyReplay {
 /// Where the ground truth had capacity for a request. Policies in observe mode do not affect
 /// whether the verdict was correct.
 struct Room {
-    /// Whether every enforced limit that admitted the request had capacity. If the request was
-    /// admitted, these limits were charged; used-up quotas were skipped.
-    charged_limits: bool,
+    /// Whether all limits of every enforced policy that was charged had capacity. An admitted
+    /// request charges the enforced policies, except quotas that are used up.
+    charged: bool,
     /// Whether all limits of every enforced policy that is not a quota had capacity.
     required: bool,
     /// Whether all limits of at least one quota had capacity; `None` without quotas.
@@ -309,13 +306,16 @@ struct Room {
 
 impl Room {
     fn new() -> Self {
-        Room { charged_limits: true, required: true, any_quota: None }
+        Room { charged: true, required: true, any_quota: None }
     }
 
     /// Adds a policy. `fits` is whether all of its limits had capacity.
-    fn add_policy(&mut self, of: &SelectedPolicy<'_>, fits: bool) {
+    fn add_policy(&mut self, of: &SelectedPolicy<'_>, fits: bool, charged: bool) {
+        if of.mode != Mode::Enforce {
+            return;
+        }
+        self.charged &= fits || !charged;
         match of.policy.is_quota() {
-            _ if of.mode != Mode::Enforce => {}
             true => self.any_quota = Some(self.any_quota.unwrap_or(false) || fits),
             false => self.required &= fits,
         }
@@ -325,7 +325,7 @@ impl Room {
     /// those that would have sufficed to admit a denied request.
     fn fits(&self, allowed: bool) -> bool {
         match allowed {
-            true => self.charged_limits,
+            true => self.charged,
             false => self.required && self.any_quota.unwrap_or(true),
         }
     }
@@ -337,6 +337,8 @@ struct LimitAnswer<'l, 'a> {
     of: &'l SelectedPolicy<'a>,
     row: &'l Row,
     units: i64,
+    /// Whether the request was charged to the policy.
+    charged: bool,
     allowed: bool,
 }
 

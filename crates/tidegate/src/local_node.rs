@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId, RetryAfter};
 
 use crate::fallback::{SharedRequest, per_node_limit};
-use crate::request::{Checks, deny_all, dry_run_checks};
+use crate::request::{Checks, deny_all, dry_run_checks, is_charged};
 use crate::{Check, CheckError, Limiter, MAX_CHECKS, Overflow, Permit, Request, Verdict};
 
 /// The local memory of a node that uses a shared store.
@@ -132,8 +132,9 @@ impl LocalNode<'_> {
     ) {
         let all = &shared_request.checks;
         let (mut charges, mut refunds) = (Checks::new(), Checks::new());
-        for index in
-            shared_request.local_indices().filter(|&index| verdict.decisions[index].allowed)
+        for index in shared_request
+            .local_indices()
+            .filter(|&index| is_charged(all, &verdict.decisions, index))
         {
             let limit = &usage.limits[index];
             let Some(charge) = mirror_charge(&Check { limit, ..all[index] }) else { continue };
@@ -154,19 +155,28 @@ impl LocalNode<'_> {
             return;
         }
         // Errors are ignored, because checks that are invalid here were invalid for the store too.
-        let charge = |checks: &[Check<'_>]| {
+        let decide = |checks: &[Check<'_>]| {
             let request = Request { permit: shared_request.permit, ..Request::new(checks) };
             drop(self.memory.decide(&request));
         };
+        // A token bucket may deny its charge, which must not affect the others.
+        let (buckets, others): (Checks<'_>, Checks<'_>) = charges
+            .iter()
+            .copied()
+            .partition(|charge: &Check<'_>| matches!(charge.cost, Cost::Ask(_)));
+        let charge = || {
+            decide(&others);
+            buckets.chunks(1).for_each(decide);
+        };
         if !refunds.is_empty() {
-            charge(&refunds);
+            decide(&refunds);
         }
-        let Some(id) = shared_request.id else { return charge(&charges) };
+        let Some(id) = shared_request.id else { return charge() };
         let node_limits = shared_request.node_limits(self.nodes);
         let local = shared_request.local_checks(&node_limits);
         let request = Request::new(&local).with_id(id);
         drop(self.memory.store().decide_once(&request, || {
-            charge(&charges);
+            charge();
             self.admitted(&local)
         }));
     }
@@ -248,13 +258,12 @@ fn excess(check: &Check<'_>, decided: &Decision, counted: u64) -> u64 {
 }
 
 /// The local charge of an admitted check. It is charged in full, even beyond the share of this
-/// node. A token bucket is charged only if it holds the units (as an observed check, so that other
-/// checks are not affected). Otherwise its debt would grow without bound on a node that has more
-/// than its share of the traffic.
+/// node. A token bucket is charged only if it holds the units. Otherwise its debt would grow without
+/// bound on a node that has more than its share of the traffic.
 fn mirror_charge<'c>(check: &Check<'c>) -> Option<Check<'c>> {
     match check.cost {
         Cost::Ask(0) => None,
-        Cost::Ask(_) if check.limit.algorithm() == Algorithm::TokenBucket => Some(check.observed()),
+        Cost::Ask(_) if check.limit.algorithm() == Algorithm::TokenBucket => Some(*check),
         Cost::Ask(units) => Some(Check { cost: Cost::Force(units), ..*check }),
         Cost::Force(_) | Cost::Refund(_) => Some(*check),
     }

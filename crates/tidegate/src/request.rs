@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Cost, Limit, PermitId};
+use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId};
 
 /// A request to a store.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +102,7 @@ pub struct Check<'a> {
     /// The cost.
     pub cost: Cost,
     /// Whether the check is only observed: it is decided and counted, but never denies the request.
+    /// See [`Check::observed`].
     pub observed: bool,
     /// The effect of a denial on this limit.
     pub overflow: Overflow,
@@ -122,6 +123,10 @@ impl<'a> Check<'a> {
     }
 
     /// Makes the check observed: it is decided and counted, but never denies the request.
+    ///
+    /// The observed checks of one key are charged as if they were enforced: all of them, or none if
+    /// one of them would have denied the request. So they show what enforcing them would do. Checks
+    /// of other keys do not affect them, except that a denied request charges nothing.
     #[must_use]
     pub fn observed(self) -> Self {
         Check { observed: true, ..self }
@@ -154,12 +159,34 @@ impl<'a> Check<'a> {
             && self.key == other.key
     }
 
+    /// Whether two checks are observed together: one is charged only if both admit the request.
+    pub(crate) fn is_observed_with(&self, other: &Check<'_>) -> bool {
+        self.observed && other.observed && self.key == other.key
+    }
+
     /// The units that are charged, up to what is left, if the request is denied and the check
     /// does not share its state with another one; 0 if it does not consume.
     #[inline]
     pub(crate) fn consumed_if_denied(&self) -> u64 {
         if self.observed { 0 } else { consumed_if_denied(self.overflow, self.limit, self.cost) }
     }
+}
+
+/// Whether an admitted request has charged the check with this index. All enforced checks are
+/// charged, and an observed one if all that are observed with it admitted the request.
+pub(crate) fn is_charged(checks: &[Check<'_>], decisions: &[Decision], index: usize) -> bool {
+    let together =
+        || checks.iter().zip(decisions).filter(|(c, _)| c.is_observed_with(&checks[index]));
+    decisions[index].allowed && together().all(|(_, decision)| decision.allowed)
+}
+
+/// The checks that an admitted request has charged.
+pub(crate) fn charged_checks<'c, 'a>(
+    checks: &'c [Check<'a>],
+    decisions: &'c [Decision],
+) -> impl Iterator<Item = &'c Check<'a>> {
+    let charged = checks.iter().enumerate();
+    charged.filter(|(index, _)| is_charged(checks, decisions, *index)).map(|(_, check)| check)
 }
 
 /// The units that a denied cost charges, up to what is left. Permits are held, so they are
@@ -329,6 +356,24 @@ impl<'a> MergedChecks<'a> {
             SharedCount { limit, cost, overflow }.add(check)?;
         }
         Ok(())
+    }
+
+    /// For each state the number of the group that it is observed in, from 1 on; 0 if it is enforced,
+    /// or if no other state is observed together with it.
+    pub(crate) fn observed_groups(&self) -> SmallVec<[u8; 4]> {
+        let mut groups = SmallVec::from_elem(0, self.states.len());
+        // There are at most `MAX_CHECKS` states, and a group has at least two.
+        let mut last = 0;
+        for (index, state) in self.states.iter().enumerate().filter(|(_, state)| state.observed) {
+            let is_together = |other: &usize| self.states[*other].is_observed_with(state);
+            let mut others = (index + 1..self.states.len()).filter(is_together).peekable();
+            if groups[index] == 0 && others.peek().is_some() {
+                last += 1;
+                groups[index] = last;
+                others.for_each(|other| groups[other] = last);
+            }
+        }
+        groups
     }
 
     /// Whether the state at `index` is only observed and has the key and limit of one that is

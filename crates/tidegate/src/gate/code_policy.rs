@@ -21,7 +21,7 @@ use super::{ActivePolicies, Gate, GateError, GateVerdict, LimitResult};
 use crate::attributes::Attributes;
 #[cfg(feature = "tower")]
 use crate::futures::CallTracker;
-use crate::policy::{Key, MAX_LIMITS, Policy, Template};
+use crate::policy::{Key, Policy, Template};
 use crate::stats::{Decided, Stats};
 
 /// A policy defined in code, with its counters.
@@ -98,57 +98,55 @@ pub enum CodeKey<'a> {
     Key(&'a Key),
 }
 
-/// The charges of a request under a policy defined in code, to be settled later.
+/// The charge of a request under a policy defined in code, to be settled later. All limits of the
+/// policy were charged, or none.
+#[cfg(feature = "tower")]
 #[derive(Clone, Debug)]
 pub(crate) struct ChargeRecord {
     pub(crate) key: Key,
-    /// The limits of the policy that were charged, one bit each.
-    limits: u16,
+    is_charged: bool,
     /// Whether they were charged in local memory, because the store failed.
-    charged_locally: bool,
+    is_local: bool,
 }
 
-// There is a bit for every limit that a policy can have.
-const _: () = assert!(MAX_LIMITS <= u16::BITS as usize);
-
+#[cfg(feature = "tower")]
 impl ChargeRecord {
-    /// Records what an allowed verdict charged. Observed limits that would have denied charge
-    /// nothing, and neither do limits that were not counted because the store failed. Results are
-    /// matched by the address of the policy, because a loaded policy may have the same name.
+    /// Records what an allowed verdict charged. Limits that were not counted because the store
+    /// failed were not charged.
     pub(crate) fn of(code_policy: &CodePolicy, key: Key, verdict: &GateVerdict<'_>) -> Self {
-        let mut charged = ChargeRecord { key, limits: 0, charged_locally: false };
-        let is_own = |result: &&LimitResult<'_>| {
-            result.code_policy.is_some_and(|one| std::ptr::eq(one, code_policy))
-        };
-        for (index, result) in (0_u32..).zip(verdict.results.iter().filter(is_own)) {
-            let counted = matches!(result.decided, Decided::Exact | Decided::Local);
-            if verdict.allowed && result.decision.allowed && counted {
-                charged.limits |= 1_u16.checked_shl(index).unwrap_or(0);
-                charged.charged_locally |= result.decided == Decided::Local;
-            }
+        let counted =
+            |result: &LimitResult<'_>| matches!(result.decided, Decided::Exact | Decided::Local);
+        let is_charged = verdict.allowed
+            && Self::admits(code_policy, verdict)
+            && Self::results(code_policy, verdict).all(counted);
+        ChargeRecord {
+            key,
+            is_charged,
+            is_local: Self::results(code_policy, verdict).any(|one| one.decided == Decided::Local),
         }
-        charged
     }
 
-    /// Whether an allowed verdict charged all limits of a policy. An observed limit that would have
-    /// denied charges nothing.
-    #[cfg(feature = "tower")]
-    pub(crate) fn covers_all_limits(code_policy: &CodePolicy, verdict: &GateVerdict<'_>) -> bool {
-        let is_own = |result: &&LimitResult<'_>| {
+    /// Whether all limits of a policy admit the request. An observed policy that would have denied
+    /// an allowed request has charged nothing.
+    pub(crate) fn admits(code_policy: &CodePolicy, verdict: &GateVerdict<'_>) -> bool {
+        Self::results(code_policy, verdict).all(|result| result.decision.allowed)
+    }
+
+    /// The results of a policy. They are matched by its address, because a loaded policy may have
+    /// the same name.
+    fn results<'v, 'a>(
+        code_policy: &CodePolicy,
+        verdict: &'v GateVerdict<'a>,
+    ) -> impl Iterator<Item = &'v LimitResult<'a>> {
+        let is_own = move |result: &&LimitResult<'_>| {
             result.code_policy.is_some_and(|one| std::ptr::eq(one, code_policy))
         };
-        verdict.results.iter().filter(is_own).all(|result| result.decision.allowed)
+        verdict.results.iter().filter(is_own)
     }
 
     /// Whether the units were charged in local memory, because the store failed.
-    #[cfg(feature = "tower")]
     pub(crate) fn is_local(&self) -> bool {
-        self.charged_locally
-    }
-
-    pub(super) fn limits(&self) -> impl Iterator<Item = usize> {
-        let limits = self.limits;
-        (0..u16::BITS as usize).filter(move |index| limits & (1 << index) != 0)
+        self.is_local
     }
 }
 
@@ -169,7 +167,7 @@ impl<'a> Adjustment<'a> {
     /// The limits that were charged.
     pub(crate) fn limits(&self) -> impl Iterator<Item = &'a Limit> {
         let (limits, _) = self.code_policy.limits_or(self.limits);
-        self.charged.limits().filter_map(|index| limits.get(index))
+        limits.iter().filter(|_| self.charged.is_charged)
     }
 
     /// Whether this is a refund of units that no longer count under the limit.

@@ -14,9 +14,10 @@ use super::record::{RequestContext, Timing, route_of};
 use super::{ActivePolicies, Gate, GateError, GateRequest, GateVerdict};
 use crate::futures::{CallTracker, join_all};
 use crate::policy::is_concurrency;
+use crate::request::charged_checks;
 use crate::stats::ServiceTimer;
 use crate::store::PermitOperation;
-use crate::{Check, MAX_CHECKS, Permit, Verdict};
+use crate::{MAX_CHECKS, Permit, Verdict};
 
 /// The result of [`Gate::admit`].
 #[derive(Debug)]
@@ -173,8 +174,8 @@ pub struct SharedPermit {
 }
 
 impl SharedPermit {
-    /// Creates the permit of an admitted request. An observed limit that would have denied the
-    /// request is not held.
+    /// Creates the permit of an admitted request. Observed limits that would have denied the request
+    /// are not held.
     pub(super) fn new(
         plan: &Plan<'_>,
         id: PermitId,
@@ -182,9 +183,9 @@ impl SharedPermit {
         requested_lease: Option<Duration>,
     ) -> Self {
         let checks = plan.checks();
-        let both = checks.iter().zip(&verdict.decisions);
-        let held = both.filter(|(check, decision)| is_concurrency(check.limit) && decision.allowed);
-        let keys = held.map(|(check, _): (&Check<'_>, _)| check.key.into()).collect();
+        let held = charged_checks(&checks, &verdict.decisions);
+        let held = held.filter(|check| is_concurrency(check.limit));
+        let keys = held.map(|check| check.key.into()).collect();
         let (lease, max_lease) = leases(plan, requested_lease);
         let us = |length: Duration| u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
         SharedPermit { id, lease_us: us(lease), max_lease_us: us(max_lease), keys }

@@ -270,13 +270,9 @@ impl<'a> Plan<'a> {
     pub(super) fn push_adjustment(&mut self, change: &Adjustment<'a>, now: Timestamp) {
         let Adjustment { code_policy, limits, charged, cost, .. } = *change;
         let check = CodeCheck::new(code_policy, limits, cost);
-        for index in charged.limits() {
-            if let Some(limits @ [limit]) = check.limits.get(index..=index)
-                && !change.is_expired_refund(limit, now)
-            {
-                let key = self.write_key(code_policy.policy().count_name(), charged.key.as_ref());
-                self.push_code_check(CodeCheck { limits, ..check }, key);
-            }
+        for limit in change.limits().filter(|limit| !change.is_expired_refund(limit, now)) {
+            let key = self.write_key(code_policy.policy().count_name(), charged.key.as_ref());
+            self.push_code_check(CodeCheck { limits: std::slice::from_ref(limit), ..check }, key);
         }
     }
 

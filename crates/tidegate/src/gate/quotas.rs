@@ -6,8 +6,8 @@
 //! because another one may have room by then.
 //!
 //! A denial that consumes what is left is final. So the first attempts do not consume. If no other
-//! quota has room, the request is decided once more, and that denial consumes. Of a skipped
-//! quota, the limits that have room are charged.
+//! quota has room, the request is decided once more, and that denial consumes. A skipped quota is
+//! not charged: its limits are observed together.
 
 use smallvec::SmallVec;
 use tidegate_core::{Decision, RetryAfter};

@@ -8,6 +8,7 @@ use tidegate_core::{Algorithm, Decided, Denied, Limit, LimitError, PermitId};
 
 use super::Limiter;
 use super::any_store::DecidedRequest;
+use crate::request::charged_checks;
 use crate::store::PermitOperation;
 use crate::{Check, MemoryStore, Store, StoreError, Verdict};
 
@@ -92,20 +93,17 @@ pub struct Permit<S: Store = MemoryStore> {
 }
 
 impl<S: Store> Permit<S> {
-    /// Creates the permit of an admitted request. An observed limit that would have denied the
-    /// request is not held.
+    /// Creates the permit of an admitted request. Observed limits that would have denied the request
+    /// are not held.
     pub(crate) fn new(
         limiter: Limiter<S>,
         id: PermitId,
         checks: &[Check<'_>],
         verdict: &Verdict,
     ) -> Self {
-        let both = checks.iter().zip(&verdict.decisions);
-        let held = both
-            .filter(|(check, decision)| {
-                check.limit.algorithm() == Algorithm::Concurrency && decision.allowed
-            })
-            .map(|(check, _)| (check.key.into(), *check.limit))
+        let held = charged_checks(checks, &verdict.decisions)
+            .filter(|check| check.limit.algorithm() == Algorithm::Concurrency)
+            .map(|check| (check.key.into(), *check.limit))
             .collect();
         Permit { limiter, id, held, local: None }
     }

@@ -8,6 +8,7 @@ use tidegate_core::{Cost, Decided, Denied, Limit, Timestamp};
 use super::Limiter;
 use crate::Request;
 use crate::futures::poll_once;
+use crate::request::is_charged;
 use crate::{Check, CheckError, MemoryStore, Store, StoreError, Verdict};
 
 /// A charged estimate, to be settled when the actual cost is known.
@@ -59,14 +60,14 @@ impl Charged {
 }
 
 impl<S: Store> Reserved<S> {
-    /// Collects the charges of a verdict. An observed check that would have denied was not charged,
+    /// Collects the charges of a verdict. Observed checks that would have denied were not charged,
     /// and neither was a check that was allowed because the store failed. An observed check beside
     /// an enforced one with the same key and window is counted separately and is not settled: its
     /// estimate stays charged.
     fn new(limiter: &Limiter<S>, checks: &[Check<'_>], verdict: Verdict) -> Self {
         let (mut charged, mut charged_locally) = (Vec::new(), false);
         let charged_at = limiter.now();
-        for (check, decision) in checks.iter().zip(&verdict.decisions) {
+        for (index, (check, decision)) in checks.iter().zip(&verdict.decisions).enumerate() {
             let counted = matches!(decision.decided, Decided::Exact | Decided::Local);
             let enforced = Check { observed: false, ..*check };
             let is_separately_observed =
@@ -74,7 +75,7 @@ impl<S: Store> Reserved<S> {
             if let Cost::Ask(estimate @ 1..) = check.cost
                 && !is_separately_observed
                 && verdict.allowed
-                && decision.allowed
+                && is_charged(checks, &verdict.decisions, index)
                 && counted
             {
                 charged_locally |= decision.decided == Decided::Local;

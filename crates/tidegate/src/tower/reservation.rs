@@ -315,9 +315,8 @@ impl Inner {
             // failed meanwhile, are not refunded: the refund would take units of other requests.
             let code_policy = self.layer_state.policy_at(part.policy_index);
             let is_counted = (verdict.decided == Decided::Exact || part.charged.is_local())
-                && code_policy.is_some_and(|code_policy| {
-                    ChargeRecord::covers_all_limits(code_policy, &verdict)
-                });
+                && code_policy
+                    .is_some_and(|code_policy| ChargeRecord::admits(code_policy, &verdict));
             // Another clone may have settled the part meanwhile.
             if is_counted && !part.raise(*units, gate.now()) {
                 self.correct(*index, *units, 0);

@@ -60,6 +60,11 @@ policies:
     overrides:
       - when: { "descriptor:bucket": wide }
         limits: 10 per 1h token-bucket burst 8
+  - name: watched-twice
+    match: { domain: edge, descriptors: [watched-twice] }
+    key: all
+    limits: [1 per 1h sliding-log, 3 per 1d sliding-log]
+    mode: observe
   - name: held
     match: { domain: edge, descriptors: [held] }
     key: all
@@ -231,6 +236,7 @@ fn quotas_decide_as_tabulated() {
         || descriptor_request("large", "x"),
         || descriptor_request("other", "x"),
     );
+    let watched_twice = || descriptor_request("watched-twice", "x");
     let all = || vec![small(), large(), other()];
     let steps: Vec<(Vec<DescriptorRequest>, &str)> = vec![
         (all(), "yes small@0+0 large@1+1 large@1+8 other@2+2"),
@@ -247,6 +253,13 @@ fn quotas_decide_as_tabulated() {
             "no small@0-0 large@1+1 large@1+8 other@2-1",
         ),
         (vec![large(), small()], "yes large@0+0 large@0+7 small@1-0"),
+        // A quota that is skipped is not charged, not even where it has room.
+        (vec![small().at(Cost::Refund(1))], "yes small@0+1"),
+        (vec![large(), small()], "yes large@0-0 large@0+7 small@1+0"),
+        (vec![large().at(Cost::Refund(2))], "yes large@0+2 large@0+9"),
+        // Neither is a policy that is observed, and would have denied.
+        (vec![watched_twice()], "yes watched-twice@0+0 watched-twice@0+2"),
+        (vec![watched_twice()], "yes watched-twice@0-0 watched-twice@0+2"),
     ];
     let gate = gate();
     for (number, (all, expected)) in steps.iter().enumerate() {

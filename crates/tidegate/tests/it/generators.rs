@@ -242,27 +242,33 @@ pub fn distinct_checks(steps: &[(Step, bool)], limits: &[Limit]) -> Vec<Generate
     checks
 }
 
-/// Decides a request on states without a store: all checks are charged or none, or consumed where
-/// they consume.
+/// Decides a request on states without a store: all enforced checks are charged or none, or consumed
+/// where they consume, and so are the observed checks of each key.
 pub fn decide_all(
     model: &mut impl States,
     checks: &[GeneratedCheck],
     now: u64,
 ) -> (bool, Vec<Decision>) {
     let attempt = |check: &GeneratedCheck| Attempt::new(check.cost, at(now));
-    let admits: Vec<bool> =
+    let admits_alone: Vec<bool> =
         checks.iter().map(|check| model.admits(check.key, &check.limit, &attempt(check))).collect();
-    let allowed = checks.iter().zip(&admits).all(|(check, admits)| check.observed || *admits);
-    let settle = |(check, admits): (&GeneratedCheck, bool)| {
+    let allowed = checks.iter().zip(&admits_alone).all(|(check, admits)| check.observed || *admits);
+    let charges = |check: &GeneratedCheck, admits: bool| {
+        let denies = |(other, admits): (&GeneratedCheck, &bool)| {
+            check.observed && other.observed && check.key == other.key && !admits
+        };
+        admits && !checks.iter().zip(&admits_alone).any(denies)
+    };
+    let settle = |(check, admits): (&GeneratedCheck, &bool)| {
         if !allowed {
             let peek = Attempt::new(Cost::PEEK, at(now));
             let left = model.settle(check.key, &check.limit, &peek, false).remaining;
             let consumed = Attempt::new(Cost::Force(check.consumed_of(left)), at(now));
             let _ = model.settle(check.key, &check.limit, &consumed, true);
         }
-        model.settle(check.key, &check.limit, &attempt(check), allowed && admits)
+        model.settle(check.key, &check.limit, &attempt(check), allowed && charges(check, *admits))
     };
-    (allowed, checks.iter().zip(admits).map(settle).collect())
+    (allowed, checks.iter().zip(&admits_alone).map(settle).collect())
 }
 
 /// Returns all keys that a step may have.

@@ -45,7 +45,30 @@ fn an_observed_check_is_charged_with_the_request() {
     assert_eq!(remaining(&limiter, "b", &limit), 1);
 }
 
-/// One observed check must not affect another.
+/// Observed checks of one key show what enforcing them would do, so they are charged together or
+/// not at all.
+#[test]
+fn observed_checks_of_one_key_are_charged_together() {
+    let short = limit("1 per 1s");
+    for long in ["9 per 1h", "9 per 1h sliding-log", "9 per 1h token-bucket"].map(limit) {
+        let (limiter, _) = limiter();
+        let checks = [&long, &short, &long].map(|limit| Check::new("a", limit, 1).observed());
+        let checks = [checks[0], Check::new("b", &long, 1), checks[1]];
+        for expected in [true, false, false] {
+            let verdict = decide(&limiter, &checks);
+            assert!(verdict.allowed);
+            let allowed: Vec<bool> = verdict.decisions().iter().map(|one| one.allowed).collect();
+            assert_eq!(allowed, [true, true, expected], "{long}");
+        }
+        assert_eq!(remaining(&limiter, "a", &long), 8, "{long}");
+        assert_eq!(remaining(&limiter, "b", &long), 6, "{long}");
+        // Neither a reservation nor a permit holds what was not charged.
+        drop(limiter.reserve_all(&checks).expect("valid"));
+        assert_eq!(remaining(&limiter, "a", &long), 8, "{long}");
+    }
+}
+
+/// Observed checks of one key must not affect those of another.
 #[test]
 fn observed_checks_are_decided_separately() {
     let (limiter, _) = limiter();

@@ -53,7 +53,10 @@ fn used_up_quotas_do_not_make_admissions_wrong() {
     let exact = ["2 per 10s sliding-log", "4 per 1m sliding-log"];
     let required = "  - { name: r, key: all, limits: [3 per 1h sliding-log] }\n";
     let fixed = ["2 per 10s fixed-window", "3 per 10s fixed-window"];
-    let [exact, fixed] = [exact, fixed].map(|[a, b]| [quota("a", a), quota("b", b)].concat());
+    // A skipped quota is not charged, not even under its limit that has room.
+    let twice = ["1 per 10s sliding-log, 2 per 1h sliding-log", "3 per 1h sliding-log"];
+    let [exact, fixed, twice] =
+        [exact, fixed, twice].map(|[a, b]| [quota("a", a), quota("b", b)].concat());
     let bucket = [quota("a", "2 per 1h"), quota("b", "2 per 10s token-bucket burst 1")].concat();
     // Policies, times in seconds, decisions, and the numbers of admissions above the limit and of
     // wrong denials.
@@ -62,6 +65,7 @@ fn used_up_quotas_do_not_make_admissions_wrong() {
         (exact + required, &[0, 0, 0, 0], "1110", 0, 0),
         // Both quotas are wrong at 10 s: they were charged, and the exact counts have no room.
         (fixed, &[9, 9, 9, 10, 10, 10, 10], "1111110", 3, 0),
+        (twice, &[0, 0, 0, 0, 10, 10], "111010", 0, 0),
         // The second quota denies although it has room: its burst is below its count.
         (bucket, &[0, 0, 0, 0], "1100", 0, 2),
     ] {

@@ -147,6 +147,13 @@ impl MemoryStore {
             seized.slot_ref.release(seized.slot.body);
             return SeveralOutcome::Missed(FastPathMiss::NotApplicable);
         };
+        if admitted && check.observed && !decision.allowed && is_observed_with_others(checks, index)
+        {
+            // Those before it have been charged, and those after it would be.
+            seized.slot_ref.set_words(&words);
+            seized.slot_ref.release(seized.slot.body);
+            return SeveralOutcome::Missed(FastPathMiss::NotApplicable);
+        }
         request.decisions.push(decision);
         let admits = admitted && (check.observed || decision.allowed);
         let outcome = self.decide_rest(request, index + 1, admits);
@@ -216,6 +223,14 @@ impl MemoryStore {
             None => self.seize(&self.with_hash(hash, check)),
         }
     }
+}
+
+/// Whether other checks of the request are observed together with this one, so that its denial
+/// keeps them from being charged.
+#[cold]
+fn is_observed_with_others(checks: &[Check<'_>], index: usize) -> bool {
+    let together = checks.iter().filter(|other| other.is_observed_with(&checks[index]));
+    together.count() > 1
 }
 
 /// Whether a check may count in the state of an earlier check, so that its slot is seized by its

@@ -42,10 +42,13 @@ struct LoadedState<'s> {
     outcome: CheckOutcome,
 }
 
-/// The result of one check on its state, regardless of the other states of the request.
+/// The result of one check on its state.
 #[derive(Clone, Copy, Default)]
 pub(super) struct CheckOutcome {
+    /// Whether its state admits the request, regardless of the others.
     pub(super) admits: bool,
+    /// Whether it is charged if the request is admitted.
+    pub(super) charges: bool,
     /// Whether it needs a log entry or permit, and the store is out of them.
     pub(super) out_of_entries: bool,
     /// The units that are charged if the request is denied.
@@ -232,6 +235,15 @@ impl MemoryStore {
             admitted &= check.observed || outcome.admits;
             loaded.states[index].outcome = outcome;
         }
+        for (index, check) in checks.iter().enumerate() {
+            let mut together = checks
+                .iter()
+                .zip(&loaded.states)
+                .filter(|(other, _)| other.is_observed_with(check));
+            let outcome = loaded.states[index].outcome;
+            let charges = outcome.admits && together.all(|(_, state)| state.outcome.admits);
+            loaded.states[index].outcome.charges = charges;
+        }
         admitted
     }
 
@@ -256,7 +268,7 @@ impl MemoryStore {
             }
             _ => 0,
         };
-        CheckOutcome { admits, out_of_entries, consumes }
+        CheckOutcome { admits, out_of_entries, consumes, ..CheckOutcome::default() }
     }
 
     /// Charges the states if the request was `admitted`, and writes the decision of each.
@@ -285,7 +297,7 @@ impl MemoryStore {
                     state.finish(limit, &attempt, false, decision);
                 }
                 _ => {
-                    let is_charged = admitted && outcome.admits;
+                    let is_charged = admitted && outcome.charges;
                     if is_charged {
                         self.merge_if_full(state, entries, limit, &attempt);
                     }

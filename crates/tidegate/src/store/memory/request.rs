@@ -51,6 +51,8 @@ impl HashedCheck<'_> {
 /// All checks of a request that count in one state.
 pub(super) struct StateCheck<'a> {
     pub(super) hashed: HashedCheck<'a>,
+    /// The hash of its key, also where it counts under another key.
+    key_hash: u64,
     pub(super) observed: bool,
     overflow: Overflow,
     /// The index of the lock of its shard, once the request holds the locks.
@@ -71,6 +73,7 @@ impl<'a> StateCheck<'a> {
     pub(super) fn new(hashed: HashedCheck<'a>, observed: bool, overflow: Overflow) -> Self {
         StateCheck {
             hashed,
+            key_hash: hashed.hash,
             observed,
             overflow,
             lock: 0,
@@ -88,12 +91,17 @@ impl<'a> StateCheck<'a> {
         if self.observed { 0 } else { consumed_if_denied(self.overflow, limit, cost) }
     }
 
+    /// Whether two states are observed together: one is charged only if both admit the request.
+    pub(super) fn is_observed_with(&self, other: &Self) -> bool {
+        self.observed && other.observed && self.key_hash == other.key_hash
+    }
+
     /// Whether its state will hold units, and so needs a slot.
     pub(super) fn must_be_kept(&self, outcome: CheckOutcome, admitted: bool) -> bool {
         if !admitted {
             return outcome.consumes > 0;
         }
-        outcome.admits
+        outcome.charges
             && !outcome.out_of_entries
             && counts(self.hashed.cost)
             && !self.is_untracked()

@@ -255,15 +255,6 @@ impl AnyState {
     }
 }
 
-/// The effect of a request on one state.
-#[derive(Clone, Copy, Default)]
-struct Effect {
-    /// Whether the state on its own admits the request.
-    admits: bool,
-    /// The units that a denial of the request consumes.
-    consumed: u64,
-}
-
 impl Run {
     /// Whether the requests can be decided at once.
     fn is_plain(&self, mode: ScriptMode) -> bool {
@@ -365,11 +356,14 @@ impl Run {
             Cost::Ask(units) => units.max(1) <= available,
             Cost::Force(_) | Cost::Refund(_) => true,
         };
+        let admits: Few<bool> =
+            both().map(|(planned, &available)| admits(planned, available)).collect();
         let is_admitted = matches!(mode, ScriptMode::Decide | ScriptMode::Undo)
-            && both().all(|(planned, available)| planned.observed || admits(planned, *available));
-        let charged = both().map(|(planned, &available)| match admits(planned, available) {
+            && both().zip(&admits).all(|((planned, _), admits)| planned.observed || *admits);
+        let charges = self.plan.charges(&admits);
+        let charged = both().zip(charges).map(|((planned, &available), charges)| match charges {
             true if is_admitted => None,
-            _ if !is_admitted => Some(consumed(planned, mode, available)),
+            _ if !is_admitted => Some(consumed_units(planned, mode, available)),
             _ => Some(0),
         });
         charged.collect()
@@ -382,18 +376,18 @@ impl Run {
         now: Timestamp,
         states: &mut [&mut AnyState],
     ) -> ScriptReply {
-        let mut effects = Few::<Effect>::new();
+        let (mut admits, mut consumed) = (Few::<bool>::new(), Few::<u64>::new());
         let mut admitted = matches!(mode, ScriptMode::Decide | ScriptMode::Undo);
         for (planned, state) in self.plan.states().iter().zip(&mut *states) {
             let attempt = Attempt::new(replayed_cost(planned, state), now);
-            let admits = state.advance_and_check(&planned.limit, &attempt);
-            let consumed = consumed(planned, mode, state.available(&planned.limit, now));
-            effects.push(Effect { admits, consumed });
-            admitted &= admits || planned.observed;
+            admits.push(state.advance_and_check(&planned.limit, &attempt));
+            consumed.push(consumed_units(planned, mode, state.available(&planned.limit, now)));
+            admitted &= admits.last() == Some(&true) || planned.observed;
         }
         let mut is_consumed = false;
+        let effects = self.plan.charges(&admits).into_iter().zip(consumed);
         let both = self.plan.states().iter().zip(states).zip(effects);
-        let decisions = both.map(|((planned, state), Effect { admits, consumed })| {
+        let decisions = both.map(|((planned, state), (charges, consumed))| {
             let attempt = Attempt::new(replayed_cost(planned, state), now);
             if !admitted && consumed > 0 {
                 // The decision is a denial, computed from the state after the charge.
@@ -401,7 +395,7 @@ impl Run {
                 let charge = Attempt::new(Cost::Force(consumed), now);
                 let _ = state.finish(&planned.limit, &charge, true);
             }
-            state.finish(&planned.limit, &attempt, admitted && admits)
+            state.finish(&planned.limit, &attempt, admitted && charges)
         });
         let decisions = decisions.collect();
         ScriptReply { now, admitted, consumed: is_consumed, decisions }
@@ -420,7 +414,7 @@ fn replayed_cost(planned: &PlannedState, state: &AnyState) -> Cost {
 }
 
 /// The units of a state that a denial consumes.
-fn consumed(planned: &PlannedState, mode: ScriptMode, available: u64) -> u64 {
+fn consumed_units(planned: &PlannedState, mode: ScriptMode, available: u64) -> u64 {
     match planned.cost {
         Cost::Ask(units) if planned.consumes() && mode != ScriptMode::Dry => units.min(available),
         _ => 0,

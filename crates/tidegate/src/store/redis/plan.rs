@@ -16,7 +16,8 @@ use crate::{Check, CheckError, Overflow, Verdict};
 /// A list with inline space for the checks of most requests.
 pub(super) type Few<T> = SmallVec<[T; 4]>;
 
-/// The numbers of the roles of states in `request.lua`; 0 is enforced.
+/// The numbers of the roles of states in `request.lua`; 0 is enforced. The numbers above
+/// [`CONSUMES`] are those of the groups of observed states.
 const OBSERVED: u8 = 1;
 const CONSUMES: u8 = 2;
 
@@ -41,6 +42,8 @@ pub struct PlannedState {
     pub cost: Cost,
     /// Whether the state is only observed, and never denies the request.
     pub observed: bool,
+    /// The number of the group of states that it is observed together with; 0 if there are none.
+    pub group: u8,
     /// The effect of a denial on the state.
     pub overflow: Overflow,
 }
@@ -48,7 +51,11 @@ pub struct PlannedState {
 impl PlannedState {
     /// The number of its role in `request.lua`.
     pub(super) fn role(&self) -> u8 {
-        if self.consumes() { CONSUMES } else { u8::from(self.observed) }
+        match self.group {
+            0 if self.consumes() => CONSUMES,
+            0 => u8::from(self.observed),
+            group => CONSUMES + group,
+        }
     }
 
     /// Returns whether a denial of the request charges the units that are left.
@@ -123,13 +130,14 @@ impl ScriptPlan {
     pub fn new(request: &Request<'_>, key_names: &KeyNames) -> Result<Self, CheckError> {
         let mut merged = MergedChecks::default();
         merged.add_all(request.checks, request.permit.is_some())?;
+        let groups = merged.observed_groups();
         let states = merged.states.iter().enumerate().map(|(index, state)| {
             let Check { limit, cost, observed, overflow, .. } = *state;
             let key = match merged.is_separately_observed(index) {
                 true => key_names.observed(state.key, limit),
                 false => key_names.state(state.key, limit),
             };
-            PlannedState { key, limit: *limit, cost, observed, overflow }
+            PlannedState { key, limit: *limit, cost, observed, group: groups[index], overflow }
         });
         let (states, permit) = (states.collect(), request.permit.unwrap_or_default());
         let mut plan = ScriptPlan { states, members: merged.members, id: None, permit };
@@ -147,6 +155,16 @@ impl ScriptPlan {
     /// Returns whether a denial may charge the units that are left.
     pub fn consumes(&self) -> bool {
         self.states.iter().any(PlannedState::consumes)
+    }
+
+    /// For each state, whether an admitted request charges it. `admits` is whether each state admits
+    /// the request.
+    pub(super) fn charges(&self, admits: &[bool]) -> Few<bool> {
+        let both = || self.states.iter().zip(admits);
+        let denies = |group| both().any(|(state, admits)| state.group == group && !admits);
+        let charges =
+            both().map(|(state, &admits)| admits && (state.group == 0 || !denies(state.group)));
+        charges.collect()
     }
 
     /// Returns the states in which the request acquires permits if it is admitted.
@@ -182,7 +200,8 @@ impl ScriptPlan {
     pub(super) fn with_roles(&self, roles: &[u8]) -> ScriptPlan {
         let mut plan = self.clone();
         for (state, &role) in plan.states.iter_mut().zip(roles) {
-            state.observed = role == OBSERVED;
+            state.observed = role == OBSERVED || role > CONSUMES;
+            state.group = role.saturating_sub(CONSUMES);
             state.overflow = if role == CONSUMES { Overflow::Consume } else { Overflow::Refuse };
         }
         plan
@@ -239,9 +258,11 @@ impl ScriptPlan {
             return undo;
         }
         let mut plan = ScriptPlan { states: Few::new(), members: Few::new(), ..self.clone() };
-        for (state, decision) in self.states.iter().zip(&script_reply.decisions) {
+        let admits: Few<bool> =
+            script_reply.decisions.iter().map(|decision| decision.allowed).collect();
+        for (state, is_charged) in self.states.iter().zip(self.charges(&admits)) {
             let cost = match state.cost {
-                _ if !decision.allowed => continue,
+                _ if !is_charged => continue,
                 Cost::Ask(0) => continue,
                 Cost::Ask(_) | Cost::Force(_)
                     if state.limit.algorithm() == Algorithm::Concurrency =>

@@ -103,13 +103,18 @@ fn undo_reverts_the_charge_of_a_part() {
     .iter()
     .map(|text| limit(text))
     .collect();
+    let small = limit("2 per 1m fixed-window");
     on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         for id in [None, Some("id")] {
             for before in [0, 2] {
                 redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server");
+                // The second of the observed limits keeps the first one from being charged.
+                let watched = [&limits[0], &small].map(|limit| Check::new("keys", limit, 3));
                 let checks_of = |cost: Cost| -> Vec<Check<'_>> {
-                    limits.iter().map(|limit| Check::new("key", limit, cost)).collect()
+                    let enforced = limits.iter().map(|limit| Check::new("key", limit, cost));
+                    let observed = watched.map(|check| Check { cost, ..check.observed() });
+                    enforced.chain(observed).collect()
                 };
                 if before > 0 {
                     let checks = checks_of(Cost::Ask(before));

@@ -20,7 +20,8 @@
 --                plain, their units for every state; otherwise the permit, and for every state
 --                  kind of cost (1 byte): 0 ask, 1 force, 2 refund
 --                  role (1 byte): 0 enforced; 1 observed, which never denies; 2 enforced, and a
---                    denial consumes the units that are left, at most those requested
+--                    denial consumes the units that are left, at most those requested; above 2
+--                    observed, and charged only if all states of the same role admit the request
 --                  units
 --              with an id: the costs, and the time in microseconds for which the id is remembered
 --            Numbers without a size are 8 bytes, and all are little-endian. Plain requests are to be
@@ -132,13 +133,18 @@ local function create_rare()
   -- Decides any single request. Returns whether it charged something.
   function self.decide_any(number, run, values, offset, mode)
     local admitted, consumed, rooms, fits = mode == DECIDE or mode == UNDO, false, {}, {}
+    -- The roles of groups of which a state denies the request.
+    local denied = {}
     for i = 1, number do
+      local role = run.roles[i]
       -- A peek is decided as a request for one unit.
       rooms[i] = states[i].available()
       fits[i] = run.kinds[i] ~= ASK or rooms[i] >= math.max(run.units[i], 1)
-      admitted = admitted and (fits[i] or run.roles[i] == OBSERVED)
+      admitted = admitted and (fits[i] or role == OBSERVED or role > CONSUMES)
+      denied[role] = denied[role] or role > CONSUMES and not fits[i]
     end
     for i = 1, number do
+      fits[i] = fits[i] and not denied[run.roles[i]]
       local kind, units, total, newest = run.kinds[i], run.units[i], nil, nil
       if states[i].summary and kind == ASK then
         total, newest = states[i].summary()
