@@ -93,12 +93,24 @@ impl GroundTruth {
         self.held.iter_mut().flat_map(|held| held.drain(..))
     }
 
-    /// Ends the counts of all keys at this time.
-    pub fn finish(&mut self, end_us: u64) {
-        if self.held.is_some() {
-            let logs = self.logs.iter_mut();
-            logs.for_each(|log| log.expire(end_us, self.window_us, &mut self.held));
+    /// Ends the counts of all keys at this time. `on_held` receives the counts that each key had
+    /// until then, with the number of the key, if counts between requests are kept.
+    pub fn finish(&mut self, end_us: u64, mut on_held: impl FnMut(u32, HeldCount)) {
+        if self.held.is_none() {
+            return;
         }
+        for (key, log) in (0..).zip(&mut self.logs) {
+            log.expire(end_us, self.window_us, &mut self.held);
+            self.held
+                .iter_mut()
+                .flat_map(|held| held.drain(..))
+                .for_each(|held| on_held(key, held));
+        }
+    }
+
+    /// Measures the following events against another limit.
+    pub fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
     }
 
     pub fn largest(&self) -> MaxCount {
@@ -396,8 +408,9 @@ mod tests {
             let expected: Vec<_> = expected.iter().copied().map(held).collect();
             assert_eq!(ground_truth.take_held().collect::<Vec<_>>(), expected, "at {time_us}");
         }
-        ground_truth.finish(99);
-        assert_eq!(ground_truth.take_held().collect::<Vec<_>>(), [held((30, 39, 1))]);
+        let mut last = Vec::new();
+        ground_truth.finish(99, |key, held| last.push((key, held)));
+        assert_eq!(last, [(0, held((30, 39, 1)))]);
     }
 
     #[test]

@@ -197,7 +197,12 @@ impl UndecidedCounts {
     pub fn hints(&self, files: &[FileReport]) -> Vec<String> {
         let first = self.first.as_deref().unwrap_or_default();
         let rows = [
-            (self.unmatched, "request", "matched no policy and passed".to_string()),
+            (
+                self.unmatched,
+                "request",
+                "passed because no policy applies (none matches, or `exempt` or `mode: off`)"
+                    .to_string(),
+            ),
             (self.refused, "invalid request", format!("would be rejected ({first})")),
             (
                 self.no_room,

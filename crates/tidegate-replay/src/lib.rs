@@ -29,6 +29,7 @@ mod input;
 mod keys;
 mod largest_burst;
 pub mod playground;
+mod policy_limits;
 mod policy_replay;
 mod problems;
 mod progress;

@@ -1,31 +1,31 @@
 //! Replays whole policy files: the gate that serves them decides every event at its own time.
 //!
 //! The keys of a request are computed a second time, by the same selection, to report which keys
-//! were denied and to count the ground truth. Each limit of each policy numbers its keys
-//! separately.
+//! were denied and to count the ground truth.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::config::Config;
 use tidegate::unstable::gate::{
-    ActivePolicies, Gate, GateError, GateRequest, LimitResult, Subject,
+    ActivePolicies, Gate, GateError, GateRequest, GateVerdict, LimitResult, Subject,
 };
 use tidegate::unstable::policy::{
     Mode, Override, Policies, Policy, PolicyError, SelectedPolicy, Template,
 };
 use tidegate::unstable::stats::Stats;
-use tidegate::{Algorithm, Cost, Limit, Limiter, ManualClock, Overflow, Timestamp};
+use tidegate::{Algorithm, Cost, Limit, Limiter, ManualClock, Timestamp};
 
 use crate::block::{Block, Row};
 use crate::engine::{EventOutcome, Memory};
 use crate::error::ReplayError;
 use crate::format::LineAttributes;
-use crate::ground_truth::{GroundTruth, MaxCount, TrueCount};
 use crate::keys::KeyNumbers;
+use crate::policy_limits::{LimitAnswer, PolicyLimit, PolicyLimits};
 use crate::run::with_limit_algorithm;
 use crate::tally::Tally;
+use crate::timeline::Timeline;
 use crate::unseen_fields::UnseenFields;
 
 /// Separates the name of a policy from a key. Names of policies do not contain it.
@@ -36,36 +36,17 @@ pub struct PolicyReplay {
     gate: Arc<Gate>,
     rules: Arc<ActivePolicies>,
     clock: ManualClock,
-    limits: Vec<PolicyLimit>,
-    /// The index in `limits` for the address of a limit of the policies.
-    limit_index: HashMap<usize, usize>,
+    limits: PolicyLimits,
     /// The keys of all policies, numbered together.
     keys: KeyNumbers,
     key_text: Vec<u8>,
     pub undecided: UndecidedCounts,
 }
 
-/// One limit of one policy.
-pub struct PolicyLimit {
-    pub policy: String,
-    pub mode: Mode,
-    pub limit: Limit,
-    keys: KeyNumbers,
-    ground_truth: GroundTruth,
-    pub asked: u64,
-    pub denied: u64,
-}
-
-impl PolicyLimit {
-    pub fn largest(&self) -> MaxCount {
-        self.ground_truth.largest()
-    }
-}
-
 /// The numbers of requests that were not decided as usual.
 #[derive(Clone, Debug, Default)]
 pub struct UndecidedCounts {
-    /// Requests that matched no policy, and passed.
+    /// Requests that no policy applied to, and that passed.
     pub unmatched: u64,
     /// Requests that matched a policy that needs a permit, and are neither admitted nor denied.
     pub not_replayed: u64,
@@ -99,8 +80,6 @@ impl UndecidedCounts {
 struct RequestOutcome {
     answer: EventOutcome,
     fits: bool,
-    /// The number of the key that was denied, or that came nearest to a denial.
-    key: Option<u32>,
 }
 
 impl PolicyReplay {
@@ -116,14 +95,13 @@ impl PolicyReplay {
         let stats = Arc::new(Stats::new(clock.clock()));
         let gate = Arc::new(Gate::new(limiter, policies, stats));
         let rules = Arc::clone(&gate.active_policies());
-        let (limits, limit_index) = limits(rules.policies());
+        let limits = PolicyLimits::new(rules.policies());
         let unseen = UnseenFields::new(rules.policies());
         Ok(PolicyReplay {
             gate,
             rules,
             clock,
             limits,
-            limit_index,
             keys: KeyNumbers::new(),
             key_text: Vec::new(),
             undecided: UndecidedCounts { unseen, ..UndecidedCounts::default() },
@@ -131,12 +109,17 @@ impl PolicyReplay {
     }
 
     pub fn limits(&self) -> &[PolicyLimit] {
-        &self.limits
+        self.limits.as_slice()
     }
 
-    /// Returns the ground truth of each limit.
-    pub fn ground_truths(&mut self) -> impl Iterator<Item = &mut GroundTruth> {
-        self.limits.iter_mut().map(|limit| &mut limit.ground_truth)
+    /// Keeps the counts between requests from now on.
+    pub fn keep_held(&mut self) {
+        self.limits.keep_held();
+    }
+
+    /// Ends the counts of all keys.
+    pub fn finish(&mut self, timeline: &mut Timeline) {
+        self.limits.finish(timeline);
     }
 
     /// Returns how often each key was used. A key of two policies counts as two keys.
@@ -168,14 +151,6 @@ impl PolicyReplay {
             };
             let place = tally.timeline.bin_index(row.time_us);
             tally.count(place, outcome.answer.allowed, outcome.fits);
-            match outcome.key {
-                Some(key) if !outcome.answer.allowed => tally.keys.denied(key, &self.key_text),
-                Some(key) if outcome.answer.near => {
-                    tally.near += 1;
-                    tally.keys.near(key, &self.key_text);
-                }
-                _ => {}
-            }
             answers.push(outcome.answer);
         }
     }
@@ -198,86 +173,68 @@ impl PolicyReplay {
         };
         self.undecided.unmatched += u64::from(selected.is_empty());
         self.undecided.no_room += u64::from(answer.no_room);
-        let mut outcome = RequestOutcome::default();
-        outcome.answer.allowed = answer.allowed;
         let place = tally.timeline.bin_index(row.time_us);
         let mut room = Room::new();
         for of in &selected {
             let mut fits = true;
-            let of_policy = |line: &&LimitResult<'_>| line.policy == Some(of.policy.name());
+            let of_policy = |result: &&LimitResult<'_>| result.policy == Some(of.policy.name());
             let results = || answer.results.iter().filter(of_policy);
-            let charged = answer.allowed && results().all(|line| line.decision.allowed);
-            for line in results() {
-                let units =
-                    cost.map_or_else(|| i64::try_from(of.cost).unwrap_or(i64::MAX), |_| row.cost);
-                let asked = LimitAnswer { line, of, row, units, charged, allowed: answer.allowed };
-                fits &= self.count(&asked, place, tally);
+            let charged = answer.allowed && results().all(|result| result.decision.allowed);
+            let units =
+                cost.map_or_else(|| i64::try_from(of.cost).unwrap_or(i64::MAX), |_| row.cost);
+            for result in results() {
+                let answer = LimitAnswer {
+                    result,
+                    key: of.key.as_ref(),
+                    time_us: row.time_us,
+                    units,
+                    overflow: of.overflow,
+                    allowed: answer.allowed,
+                    charged,
+                };
+                fits &= self.limits.count(&answer, place, &mut tally.timeline);
             }
             room.add_policy(of, fits, charged);
         }
-        outcome.fits = match row.cost <= 0 {
-            true => answer.allowed,
-            false => room.fits(answer.allowed),
-        };
-        self.name(&answer, &selected, row, &mut outcome);
-        Some(outcome)
+        let fits = if row.cost <= 0 { answer.allowed } else { room.fits(answer.allowed) };
+        Some(RequestOutcome { answer: self.count_keys(&answer, &selected, row, tally), fits })
     }
 
-    /// Counts the result of one limit. Returns whether the ground truth had capacity for the cost.
-    fn count(&mut self, asked: &LimitAnswer<'_, '_>, place: usize, tally: &mut Tally) -> bool {
-        let Some(&at) = self.limit_index.get(&address(asked.line.limit)) else { return true };
-        let policy_limit = &mut self.limits[at];
-        policy_limit.asked += 1;
-        policy_limit.denied += u64::from(!asked.line.decision.allowed);
-        let key = policy_limit.keys.number_of(asked.of.key.as_ref());
-        let row = Row::numbered(asked.row.time_us, asked.units, key);
-        let true_count = policy_limit.ground_truth.record_one(&row, asked.charged);
-        let consumed = if asked.allowed { None } else { asked.consumed(&true_count) };
-        let count = match consumed {
-            Some(units) => {
-                let row = Row::numbered(asked.row.time_us, units, key);
-                policy_limit.ground_truth.record_one(&row, true).count
-            }
-            None => true_count.count,
-        };
-        tally.timeline.record_max(place, at, count);
-        tally.timeline.record_held(at, policy_limit.ground_truth.take_held());
-        true_count.fits
-    }
-
-    /// Chooses the key that is shown for a request: for a denial the key of the reported limit,
-    /// otherwise the key that came nearest to a denial.
-    fn name(
+    /// Counts the keys of a request. A denial counts for the key of every policy that denied, and a
+    /// near miss for the one that came nearest to a denial.
+    fn count_keys(
         &mut self,
-        answer: &tidegate::unstable::gate::GateVerdict<'_>,
+        verdict: &GateVerdict<'_>,
         selected: &[SelectedPolicy<'_>],
         row: &Row,
-        outcome: &mut RequestOutcome,
-    ) {
-        let near = |line: &&LimitResult<'_>| {
-            line.is_enforced() && EventOutcome::new(line.limit, row.cost, &line.decision).near
+        tally: &mut Tally,
+    ) -> EventOutcome {
+        let is_near = |result: &&LimitResult<'_>| {
+            result.is_enforced() && EventOutcome::new(result.limit, row.cost, &result.decision).near
         };
-        let nearest = answer.results.iter().find(near).filter(|_| answer.allowed);
-        outcome.answer.near = nearest.is_some();
-        let named = if answer.allowed { nearest } else { answer.reported_limit() };
-        let named = named.and_then(|line| line.policy);
-        let mut kept = Vec::new();
+        let nearest = verdict.results.iter().find(is_near).filter(|_| verdict.allowed);
+        tally.near += u64::from(nearest.is_some());
         for one in selected {
             let key = one.key.as_ref();
             if key.contains(&0) {
                 self.undecided.count_incomplete(one.policy);
             }
+            let name = one.policy.name();
             self.key_text.clear();
-            self.key_text.extend_from_slice(one.policy.name().as_bytes());
+            self.key_text.extend_from_slice(name.as_bytes());
             self.key_text.push(KEY_SEPARATOR);
             self.key_text.extend_from_slice(key);
             let number = self.keys.number_of(&self.key_text);
-            if named == Some(one.policy.name()) {
-                outcome.key = Some(number);
-                kept.clone_from(&self.key_text);
+            let denies = |result: &LimitResult<'_>| {
+                result.policy == Some(name) && result.is_enforced() && !result.decision.allowed
+            };
+            if !verdict.allowed && verdict.results.iter().any(denies) {
+                tally.keys.denied(number, &self.key_text);
+            } else if nearest.is_some_and(|result| result.policy == Some(name)) {
+                tally.keys.near(number, &self.key_text);
             }
         }
-        self.key_text = kept;
+        EventOutcome { allowed: verdict.allowed, near: nearest.is_some() }
     }
 
     #[cold]
@@ -331,68 +288,12 @@ impl Room {
     }
 }
 
-/// The result of one limit for one request.
-struct LimitAnswer<'l, 'a> {
-    line: &'l LimitResult<'a>,
-    of: &'l SelectedPolicy<'a>,
-    row: &'l Row,
-    units: i64,
-    /// Whether the request was charged to the policy.
-    charged: bool,
-    allowed: bool,
-}
-
-impl LimitAnswer<'_, '_> {
-    /// Returns the units that a denial consumes: the cost, but at most the units that are left.
-    fn consumed(&self, true_count: &TrueCount) -> Option<i64> {
-        let consumes = self.of.overflow == Some(Overflow::Consume) && self.line.is_enforced();
-        let left = self.line.limit.count().saturating_sub(true_count.count);
-        let units = self.units.min(i64::try_from(left).unwrap_or(i64::MAX));
-        (consumes && self.units > 1 && units > 0).then_some(units)
-    }
-}
-
 /// Splits the text of a key into the name of a policy and the key.
 pub fn split_key(name: &[u8]) -> (Option<&str>, &[u8]) {
     match memchr::memchr(KEY_SEPARATOR, name) {
         Some(at) => (std::str::from_utf8(&name[..at]).ok(), &name[at + 1..]),
         None => (None, name),
     }
-}
-
-/// Returns the address of a limit, which identifies it as long as the policies exist.
-fn address(limit: &Limit) -> usize {
-    std::ptr::from_ref(limit).addr()
-}
-
-/// Lists the limits of all policies, with the index of each by address. A limit that an override
-/// does not change is listed once.
-fn limits(policies: &Policies) -> (Vec<PolicyLimit>, HashMap<usize, usize>) {
-    let mut limits: Vec<PolicyLimit> = Vec::new();
-    let mut limit_index = HashMap::new();
-    for policy in policies {
-        let first = limits.len();
-        for variant in policy.variants() {
-            for limit in variant.limits() {
-                let known =
-                    limits[first..].iter().position(|policy_limit| policy_limit.limit == *limit);
-                let at = known.map_or(limits.len(), |at| first + at);
-                if at == limits.len() {
-                    limits.push(PolicyLimit {
-                        policy: policy.name().into(),
-                        mode: variant.mode(),
-                        limit: *limit,
-                        keys: KeyNumbers::new(),
-                        ground_truth: GroundTruth::new(limit.window_us(), limit.count()),
-                        asked: 0,
-                        denied: 0,
-                    });
-                }
-                limit_index.insert(address(limit), at);
-            }
-        }
-    }
-    (limits, limit_index)
 }
 
 /// Returns the policies with every rate limit under another algorithm.

@@ -184,7 +184,7 @@ impl Run {
         match &mut self.counts.limit_set {
             LimitSet::Limits(all) => all.iter_mut().for_each(GroundTruth::keep_held),
             LimitSet::Policies(policies, _) => {
-                policies.ground_truths().for_each(GroundTruth::keep_held);
+                policies.keep_held();
             }
         }
         self
@@ -193,13 +193,14 @@ impl Run {
     /// Ends the counts of all keys. Call it after the last block.
     pub fn finish(&mut self) {
         let OutcomeCounter { limit_set, tally: Tally { timeline, .. }, .. } = &mut self.counts;
-        let ground_truths: &mut dyn Iterator<Item = &mut GroundTruth> = match limit_set {
-            LimitSet::Limits(ground_truths) => &mut ground_truths.iter_mut(),
-            LimitSet::Policies(policies, _) => &mut policies.ground_truths(),
-        };
-        for (limit, ground_truth) in ground_truths.enumerate() {
-            ground_truth.finish(timeline.end_us());
-            timeline.record_held(limit, ground_truth.take_held());
+        match limit_set {
+            LimitSet::Limits(ground_truths) => {
+                for (limit, ground_truth) in ground_truths.iter_mut().enumerate() {
+                    let end_us = timeline.end_us();
+                    ground_truth.finish(end_us, |_, held| timeline.record_held(limit, [held]));
+                }
+            }
+            LimitSet::Policies(policies, _) => policies.finish(timeline),
         }
     }
 
@@ -257,7 +258,7 @@ impl Run {
             LimitSet::Policies(policies, _) => {
                 let limits = policies.limits().iter().map(|limit| LimitResult {
                     limit: &limit.limit,
-                    largest: limit.largest(),
+                    largest: limit.largest,
                     policy: Some((&*limit.policy, limit.mode, limit.asked, limit.denied)),
                 });
                 limits.collect()

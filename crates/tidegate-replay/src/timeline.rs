@@ -82,7 +82,7 @@ impl Timeline {
 
     /// Records the true counts that keys of a limit had between requests. These times are between
     /// the first and the last bin.
-    pub fn record_held(&mut self, limit: usize, held: impl Iterator<Item = HeldCount>) {
+    pub fn record_held(&mut self, limit: usize, held: impl IntoIterator<Item = HeldCount>) {
         for HeldCount { from_us, to_us, count } in held {
             let [first, last] = [from_us, to_us].map(|time_us| {
                 let index = (time_us / self.width_us).saturating_sub(self.first);
@@ -200,7 +200,7 @@ mod tests {
     fn bins_have_counts_between_requests() {
         let mut timeline = counted([0, 5_500].into_iter());
         let held = HeldCount { from_us: 1_200, to_us: 3_999, count: 7_000 };
-        timeline.record_held(1, [held].into_iter());
+        timeline.record_held(1, [held]);
         assert_eq!(timeline.most(1).collect::<Vec<_>>(), [0, 7_000, 7_000, 7_000, 0, 5_500]);
         assert_eq!(timeline.end_us(), 5_999);
     }

@@ -166,6 +166,78 @@ fn trace_cost_replaces_policy_cost() {
     }
 }
 
+/// A limit and the one that an override puts in its place share the count of a key, as in the
+/// server. Each was compared with a separate count, so correct denials were reported as wrong ones,
+/// and wrong admissions were not reported.
+#[test]
+fn overrides_share_the_count_of_a_key() {
+    let files = Files::new("shared-counts");
+    let field = ["--field", "header:x-team=team", "--json"];
+    // Algorithm, requests of teams `c` (20 per 10s) and `a` (5 per 10s), admissions above the limit,
+    // wrong denials, and for both limits the largest count and the number of denials.
+    for (algorithm, requests, over, wrongly, limits) in [
+        ("sliding-log", &[(0, "c", 10), (1, "a", 3)][..], 0, 0, [(0, 3), (10, 0)]),
+        ("sliding-log", &[(0, "a", 5), (1, "c", 30)], 0, 0, [(5, 0), (20, 15)]),
+        ("fixed-window", &[(9, "c", 20), (10, "a", 5)], 5, 0, [(25, 0), (20, 0)]),
+    ] {
+        let config = format!(
+            "policies:\n- {{ name: p, key: all, limits: [5 per 10s {algorithm}], overrides: \
+             [{{ when: {{ \"header:x-team\": c }}, limits: [20 per 10s {algorithm}] }}] }}\n"
+        );
+        let config = files.write("tidegate.yaml", config);
+        let lines = requests.iter().flat_map(|(second, team, times)| {
+            let line = format!(
+                "{{\"ts\": {second}, \"client_ip\": \"192.0.2.1\", \"team\": \"{team}\"}}\n"
+            );
+            std::iter::repeat_n(line, *times)
+        });
+        let trace: String = lines.collect();
+        let arguments = [&["--config", &config, "--format", "jsonl"][..], &field].concat();
+        let text = replay(trace, &arguments).succeeded().stdout;
+        let json: Value = serde_json::from_str(&text).expect(&text);
+        let run = &json["algorithms"][0];
+        assert_eq!((&run["over_admitted"], &run["false_denials"]), (&over.into(), &wrongly.into()));
+        let found = [0, 1].map(|at| {
+            let number = |field: &str| run["limits"][at][field].as_u64();
+            (number("largest_rolling_count"), number("denied"))
+        });
+        assert_eq!(found, limits.map(|(largest, denied)| (Some(largest), Some(denied))), "{text}");
+    }
+}
+
+/// The numbers of a limit are those of requests that it denied, and a denial counts for the key of
+/// every policy that denied.
+#[test]
+fn denials_are_counted_for_those_who_denied() {
+    let files = Files::new("denied");
+    let rows = |policies: &str, requests: usize| {
+        let config = files.write("tidegate.yaml", format!("policies:\n{policies}"));
+        let trace = "0,a\n".repeat(requests);
+        let run = replay(trace, &["--config", &config, "--json"]).succeeded();
+        let json: Value = serde_json::from_str(&run.stdout).expect(&run.stdout);
+        let run = &json["algorithms"][0];
+        let of = |field: &str, name: &str| -> Vec<String> {
+            let rows = run[field].as_array().expect("rows").iter();
+            rows.map(|row| format!("{} {}", row[name].as_str().unwrap_or("-"), row["denied"]))
+                .collect()
+        };
+        (run["denied"].as_u64(), of("limits", "mode"), of("most_denied", "policy"))
+    };
+    // A quota that is used up and skipped denies nothing.
+    let quotas = "  - { name: free, key: all, quota: true, limits: [1 per 1m] }\n\
+                  \x20 - { name: paid, key: all, quota: true, limits: [5 per 1m] }\n";
+    let (denied, limits, keys) = rows(quotas, 3);
+    assert_eq!((denied, keys), (Some(0), vec![]));
+    assert_eq!(limits, ["enforce 0", "enforce 0"]);
+    // Two policies that deny.
+    let both = "  - { name: a, key: all, limits: [1 per 1m] }\n\
+                \x20 - { name: b, key: all, limits: [1 per 1h] }\n";
+    let (denied, limits, keys) = rows(both, 3);
+    assert_eq!(denied, Some(2));
+    assert_eq!(limits, ["enforce 2", "enforce 2"]);
+    assert_eq!(keys, ["a 2", "b 2"]);
+}
+
 #[test]
 fn reports_undecidable_policies() {
     let files = Files::new("policies-odd");
@@ -179,7 +251,7 @@ fn reports_undecidable_policies() {
         (
             costs,
             &[
-                "1 request matched no policy and passed",
+                "1 request passed because no policy applies (none matches, or `exempt` or `mode: off`)",
                 "policy `p`: 1 request has no `client_ip` (a client that is logged by name has no address); such requests share one key",
             ],
         ),
