@@ -117,6 +117,10 @@ impl VariantView {
     }
 }
 
+/// The number of overrides that are shown for a key. A policy may have one for each of a thousand
+/// tenants.
+const MAX_OVERRIDES_SHOWN: usize = 20;
+
 /// Returns what is left for a key, without charging it.
 pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response, RequestError> {
     #[derive(Serialize)]
@@ -131,6 +135,19 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
         mode: &'static str,
         allowed: bool,
         limits: Vec<LimitView>,
+        /// The same under each override, because the key does not show which one applies.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        overrides: Vec<OverrideView>,
+        /// The number of overrides that are left out.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        overrides_left_out: Option<usize>,
+    }
+    #[derive(Serialize)]
+    struct OverrideView {
+        when: Vec<String>,
+        mode: &'static str,
+        allowed: bool,
+        limits: Vec<LimitView>,
     }
     let PolicyKey { policy, key } = PolicyKey::from_uri(&uri)?;
     let active = Arc::clone(&state.gate.active_policies());
@@ -139,7 +156,19 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
     let found = keys.find_shown(&key).await?;
     let key = shown(&state, known, &found);
     let seen = keys.is_seen(&found.key).await?;
-    let verdict = keys.peek(&found.key).await?;
+    let verdict = keys.peek(&found.key, 0).await?;
+    let variants = known.variants().iter().enumerate().skip(1);
+    let mut overrides = Vec::new();
+    for (index, variant) in variants.take(MAX_OVERRIDES_SHOWN) {
+        let verdict = keys.peek(&found.key, index).await?;
+        overrides.push(OverrideView {
+            when: variant.when().iter().map(ToString::to_string).collect(),
+            mode: variant.mode().name(),
+            allowed: verdict.allowed,
+            limits: verdict.results.iter().map(LimitView::new).collect(),
+        });
+    }
+    let left_out = known.variants().len() - 1 - overrides.len();
     Ok(json(&Page {
         policy: known.name(),
         key,
@@ -148,6 +177,8 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
         mode: known.mode().name(),
         allowed: verdict.allowed,
         limits: verdict.results.iter().map(LimitView::new).collect(),
+        overrides,
+        overrides_left_out: Some(left_out).filter(|count| *count > 0),
     }))
 }
 

@@ -136,6 +136,32 @@ test("a hostile key is text: listed, looked at, reset", async () => {
   await page.done();
 });
 
+test("a key is shown under each override", async () => {
+  const config = `policies:
+  - name: users
+    key: "{header:x-user}"
+    limits: [2 per 1h]
+    overrides:
+      - { when: { "header:x-user": vip }, limits: [100 per 1d] }
+      - { when: { "header:x-user": free, method: GET }, mode: observe }
+`;
+  const mine = await serve({ config });
+  for (let times = 0; times < 3; times += 1) {
+    await post(mine.http, "/v1/check", { attributes: { path: "/", headers: { "x-user": "vip" } } });
+  }
+  await post(mine.http, "/v1/check", { attributes: { path: "/", headers: { "x-user": "alice" } } });
+  const page = await open(browser, `${mine.admin}/dashboard`);
+  await page.locator("#lookup-policy option[value=users]").waitFor({ state: "attached" });
+  await page.fill("#lookup-key", "vip");
+  await page.click("#lookup button[type=submit]");
+  await shows(page, "#lookup-note", "vip under users: would pass, unless an override applies.");
+  const rows = await page.locator("#lookup-limits tr").allInnerTexts();
+  assert.match(rows[1], /100 per 1d sliding-window\s+if header:x-user: vip\s+97 of 100/);
+  assert.match(rows[2], /2 per 1h sliding-window\s+if header:x-user: free and method: GET: only observed/);
+  await page.done();
+  await mine.stop();
+});
+
 test("a key of dots is looked at like any other", async () => {
   const page = await dashboard();
   await page.locator("#lookup-policy option[value=login]").waitFor({ state: "attached" });

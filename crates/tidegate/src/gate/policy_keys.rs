@@ -97,14 +97,15 @@ impl<'a> PolicyKeys<'a> {
         Ok(is_used || self.gate.stats.is_recent(self.policy.name(), key))
     }
 
-    /// Returns the remaining units of a key under the policy's limits, without charging.
+    /// Returns the remaining units of a key under the policy's limits, without charging. `variant`
+    /// is the index in [`Policy::variants`]: 0 for the limits that apply if no override does.
     ///
     /// # Errors
     /// Returns [`GateError::Store`] if the store failed.
-    pub async fn peek(&self, key: &Key) -> Result<GateVerdict<'a>, GateError> {
+    pub async fn peek(&self, key: &Key, variant: usize) -> Result<GateVerdict<'a>, GateError> {
         let mut plan = Plan::default();
         if let Some(selected) =
-            self.active.policies().with_rendered_key(self.policy.name(), key.clone(), None)
+            self.active.policies().with_variant(self.policy.name(), key.clone(), variant)
             && selected.mode != Mode::Off
         {
             let subject = Subject::Key { policy: "", key: &[], attributes: None };

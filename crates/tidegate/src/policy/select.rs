@@ -231,9 +231,20 @@ impl Policies {
         key: Key,
         attributes: Option<&Attributes<'_>>,
     ) -> Option<SelectedPolicy<'p>> {
-        let (index, policy) = self.find(name)?;
+        let (_, policy) = self.find(name)?;
         let variant = attributes.map_or(0, |a| policy.variant_for(&self.normalize(a)));
-        let cost = match policy.variants()[variant].cost() {
+        self.with_variant(name, key, variant)
+    }
+
+    /// Returns a variant of the policy with this name under a rendered key.
+    pub(crate) fn with_variant(
+        &self,
+        name: &str,
+        key: Key,
+        variant: usize,
+    ) -> Option<SelectedPolicy<'_>> {
+        let (index, policy) = self.find(name)?;
+        let cost = match policy.variants().get(variant)?.cost() {
             super::CostSource::Fixed(units) => *units,
             super::CostSource::From(_) => 1,
         };

@@ -76,7 +76,7 @@ impl Fixture {
         let active = self.gate.active_policies();
         let keys = self.gate.keys(&active, policy).expect("a policy");
         let verdict =
-            self.gate.poll_now(keys.peek(&Key::literal(key.as_bytes()))).expect("a verdict");
+            self.gate.poll_now(keys.peek(&Key::literal(key.as_bytes()), 0)).expect("a verdict");
         verdict.results.iter().map(|result| result.decision.remaining).collect()
     }
 

@@ -69,7 +69,7 @@ impl Fixture {
     fn left(&self, policy: &str) -> Vec<u64> {
         let active = Arc::clone(&self.gate.active_policies());
         let keys = self.gate.keys(&active, policy).expect("a policy");
-        let verdict = block_on(keys.peek(&Key::literal(b"all"))).expect("a verdict");
+        let verdict = block_on(keys.peek(&Key::literal(b"all"), 0)).expect("a verdict");
         verdict.results.iter().map(|result| result.decision.remaining).collect()
     }
 }

@@ -323,13 +323,8 @@ async function refreshKey() {
     Object.assign(lookup, { key: answer.key, policy: answer.policy });
     const others = answer.also_seen ? ` Other keys with this value: ${answer.also_seen.join(", ")}.` : "";
     noteLookup(mine.message + verdictOf(answer) + others);
-    fill("lookup-limits", answer.limits.map((limit) => {
-      const used = cell("", "used");
-      used.append(bar(usedShare(limit), limit.allowed ? "" : "bad"));
-      return row(cell(limit.text, "nowrap"), used, cell(`${short(limit.remaining)} of ${short(limit.limit)}`, "num"),
-        cell(limit.allowed ? "now" : wait(limit.retry_after_ms), "num"),
-        cell(limit.reset_after_ms ? wait(limit.reset_after_ms) : "now", "num"));
-    }), 5, "This policy is off.");
+    const overrides = (answer.overrides ?? []).flatMap((override) => override.limits.map((limit) => limitRow(limit, override)));
+    fill("lookup-limits", [...answer.limits.map((limit) => limitRow(limit)), ...overrides], 5, "This policy is off.");
     drawKey(answer.limits);
   } catch (error) {
     if (mine !== lookup) return;
@@ -342,11 +337,27 @@ async function refreshKey() {
   $("reset").disabled = lookup === null;
 }
 
+/** Shows what a key has left of a limit of the policy or of one of its overrides. */
+function limitRow(limit, override) {
+  const name = cell(limit.text, "nowrap");
+  if (override) {
+    const observed = override.mode === "observe" ? ": only observed" : "";
+    name.append(element("div", "quiet", `if ${override.when.join(" and ")}${observed}`));
+  }
+  const used = cell("", "used");
+  used.append(bar(usedShare(limit), limit.allowed ? "" : "bad"));
+  return row(name, used, cell(`${short(limit.remaining)} of ${short(limit.limit)}`, "num"),
+    cell(limit.allowed ? "now" : wait(limit.retry_after_ms), "num"),
+    cell(limit.reset_after_ms ? wait(limit.reset_after_ms) : "now", "num"));
+}
+
 /** Returns whether a request of the key would pass, as a sentence. */
-function verdictOf({ key, policy, limits, mode, seen }) {
+function verdictOf({ key, policy, limits, mode, seen, overrides, overrides_left_out: leftOut }) {
   const denied = limits.some((limit) => !limit.allowed);
   const verdict = !denied ? "would pass" : mode === "observe" ? "would be denied, were it enforced" : "would be denied";
-  return `${key} under ${policy}: ${seen ? "" : "nothing is counted under it, "}${verdict}.`;
+  const unless = overrides ? ", unless an override applies" : "";
+  const more = leftOut ? ` ${whole(leftOut)} more overrides are not shown.` : "";
+  return `${key} under ${policy}: ${seen ? "" : "nothing is counted under it, "}${verdict}${unless}.${more}`;
 }
 
 /** Sets the note of the lookup if it changed, so that screen readers announce only changes. */

@@ -140,7 +140,7 @@ impl OwnedQuery {
             QueryKind::Peek => {
                 let peeked = async {
                     let keys = gate.keys(active, policy)?;
-                    keys.peek(&keys.find(&self.key).await?.key).await
+                    keys.peek(&keys.find(&self.key).await?.key, 0).await
                 };
                 QueryAnswer::Answer(Box::new(peeked.await))
             }

@@ -116,6 +116,56 @@ fn peeks_and_resets_a_key() {
     assert_eq!((none.status, &none.json()["field"]), (400, &json!("key")));
 }
 
+/// Regression: a key was shown under the limits of the policy alone, so one under an override
+/// looked denied while its requests passed.
+#[test]
+fn peeks_a_key_under_each_override() {
+    let config = r#"
+policies:
+  - name: users
+    key: "{header:x-user}"
+    limits: [2 per 1h sliding-log]
+    overrides:
+      - when: { "header:x-user": vip }
+        limits: [100 per 1d sliding-log, 5 per 1h sliding-log]
+      - when: { "header:x-user": free }
+        mode: observe
+      - when: { "header:x-user": staff }
+        mode: off
+"#;
+    let server = Server::start("overrides", config);
+    for _ in 0..3 {
+        assert!(server.check(r#"{"headers":{"x-user":"vip"}}"#, &[])["allowed"] == true);
+    }
+    let seen = server.get("/admin/v1/policies/users/keys/vip").json();
+    assert_eq!((&seen["allowed"], remaining(&seen)), (&json!(false), vec![0]));
+    let overrides = seen["overrides"].as_array().expect("overrides");
+    let shown: Vec<_> = overrides
+        .iter()
+        .map(|one| {
+            (one["when"].clone(), one["mode"].as_str(), one["allowed"] == true, remaining(one))
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            (json!(["header:x-user: vip"]), Some("enforce"), true, vec![97, 2]),
+            (json!(["header:x-user: free"]), Some("observe"), true, vec![0]),
+            (json!(["header:x-user: staff"]), Some("off"), true, vec![]),
+        ]
+    );
+    // A policy with very many overrides shows the first of them.
+    let many: String = (0..30)
+        .map(|number| {
+            format!("      - {{ when: {{ \"header:x-user\": u{number} }}, mode: off }}\n")
+        })
+        .collect();
+    let server = Server::start("many-overrides", &format!("{config}{many}"));
+    let seen = server.get("/admin/v1/policies/users/keys/vip").json();
+    assert_eq!(seen["overrides"].as_array().map(Vec::len), Some(20));
+    assert_eq!(seen["overrides_left_out"], 13);
+}
+
 /// Regression: the key that requests without a key share could not be looked up or reset.
 #[test]
 fn finds_keys_with_control_bytes() {

@@ -453,7 +453,7 @@ fn invalid_request_is_not_a_store_failure() {
     assert_eq!(gate.poll_now(gate.check(&active, &[request])).map(drop), must_await);
     assert_eq!(gate.poll_now(gate.acquire(&active, &request, None)).map(drop), must_await);
     let (keys, bob) = (gate.keys(&active, "open").expect("a policy"), Key::literal(b"bob"));
-    assert_eq!(gate.poll_now(keys.peek(&bob)).map(drop), must_await);
+    assert_eq!(gate.poll_now(keys.peek(&bob, 0)).map(drop), must_await);
     assert_eq!(gate.poll_now(keys.reset(&bob)).map(drop), must_await);
     fixture.set_behavior(Behavior::Healthy);
     assert!(fixture.read(0, &request).0, "nothing was charged before");
@@ -476,7 +476,7 @@ fn peek_and_reset_use_the_store_only() {
     let [first, second] = &fixture.nodes;
     let active = Arc::clone(&second.active_policies());
     let (keys, alice) = (second.keys(&active, "here").expect("a policy"), Key::literal(b"alice"));
-    let left = || block_on(keys.peek(&alice)).map(|a| read(&a));
+    let left = || block_on(keys.peek(&alice, 0)).map(|a| read(&a));
     assert_eq!(left(), Ok(outcome(true, Decided::Exact, "here", Some(8))));
     let reset = || block_on(keys.reset(&alice));
     fixture.set_behavior(Behavior::TimedOut);
