@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use tidegate::Limit;
 use tidegate::unstable::policy::{RequestField, Template};
 
+use crate::file_identity::is_dash;
 use crate::format::Format;
 use crate::policy_replay::UndecidedCounts;
 use crate::reader_thread::ReadReport;
@@ -26,9 +27,13 @@ const DISORDER_US: u64 = 60_000_000;
 /// Times after the year 2100 are probably not in the given unit.
 const LATE_US: u64 = 4_102_444_800_000_000;
 
-/// One event in this many may be out of order. Servers log a request when it ends, so a few are
-/// slightly out of order in most logs.
-const MOST_OUT_OF_ORDER: u64 = 100;
+/// An event is late if it is earlier than an event before it by more than the shortest window
+/// divided by this number. Servers log a request when it ends, so most logs are slightly out of
+/// order, which hardly changes what a long window contains.
+const LATE_PARTS_OF_WINDOW: u64 = 10;
+
+/// One event in this many may be late.
+const MOST_LATE: u64 = 100;
 
 /// The number of policies that are listed because their keys lack a part, and of fields that are
 /// listed because no request has them.
@@ -43,7 +48,7 @@ const ROUNDED_EVENTS: u64 = 10;
 impl ReadReport {
     /// Returns the hints, each of one or two sentences.
     pub fn hints(&self, shortest: Option<&Limit>) -> Vec<String> {
-        let mut hints = Vec::from_iter(self.disorder());
+        let mut hints = Vec::from_iter(self.disorder(shortest));
         hints.extend(self.files.iter().flat_map(of_file));
         if let Some(limit) = shortest.filter(|limit| limit.window_us() < SHORT_WINDOW_US) {
             hints.extend(self.files.iter().filter_map(|file| rounded_times(file, limit)));
@@ -73,17 +78,26 @@ impl ReadReport {
         hints
     }
 
-    /// Returns the hint for files whose events are not sorted by time.
-    pub fn disorder(&self) -> Option<String> {
-        let (count, events) = (self.problems.out_of_order.count, self.events());
-        let what = if self.files.len() > 1 { "each file" } else { "the file" };
-        (count.saturating_mul(MOST_OUT_OF_ORDER) > events).then(|| {
-            format!(
-                "{} of the events are earlier than the one before them: sort {what} by time; the \
-                 counts do not describe real time",
-                share(count, events)
-            )
-        })
+    /// Returns the hint for input that is not sorted by time, with the limit whose window is the
+    /// shortest.
+    pub fn disorder(&self, shortest: Option<&Limit>) -> Option<String> {
+        let late: u64 = self.files.iter().map(|file| file.late).sum();
+        let events = self.events();
+        let limit = shortest.filter(|_| late.saturating_mul(MOST_LATE) > events)?;
+        let (count, unit) = limit.window_in_units();
+        let has_stdin = self.files.iter().any(|file| is_dash(&file.path));
+        let what = match (has_stdin, self.files.len()) {
+            (false, 1) => "the file",
+            (true, 1) => "the input",
+            (false, _) => "each file",
+            (true, _) => "each input",
+        };
+        Some(format!(
+            "{} of the events are earlier than an event before them by more than a tenth of the \
+             shortest window ({count}{unit}): sort {what} by time; the counts do not describe real \
+             time",
+            share(late, events)
+        ))
     }
 
     /// Returns whether some file lies more than a year from all others.
@@ -92,6 +106,11 @@ impl ReadReport {
         spans.sort_unstable();
         spans.windows(2).any(|pair| pair[1].0.saturating_sub(pair[0].1) > YEAR_US)
     }
+}
+
+/// Returns how much earlier than an event before it an event must be to count as late.
+pub fn late_after_us(shortest: &Limit) -> u64 {
+    shortest.window_us() / LATE_PARTS_OF_WINDOW
 }
 
 /// Returns the hint for times in whole seconds under a limit with a short window.

@@ -64,14 +64,15 @@ pub struct Reader<'a> {
     pub reading: &'a ReadingArgs,
     pub parse_options: &'a ParseOptions,
     pub bytes_read: &'a BytesRead,
+    /// How much earlier than the latest event before it in its file an event must be to count as
+    /// late. `None` if no limit depends on time.
+    pub late_after_us: Option<u64>,
 }
 
 impl Reader<'_> {
     /// Reads the files to their ends, or until the receiver of blocks stops.
     pub fn run(&self, files: &[PathBuf], ring: BlockChannels) -> Result<ReadReport, ReplayError> {
-        let open = |path: &PathBuf| {
-            TraceFile::open(path, self.reading, self.parse_options, self.bytes_read)
-        };
+        let open = |path: &PathBuf| TraceFile::open(path, self);
         let mut sources = files.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let mut problems = ProblemLog::new(self.reading.strict);
         let mut sender =

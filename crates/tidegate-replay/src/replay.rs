@@ -22,6 +22,7 @@ use crate::engine::EventOutcome;
 use crate::error::{FileFault, ReplayError};
 use crate::file_identity::{is_dash, is_same_file, is_same_output};
 use crate::format::{KeySource, ParseOptions};
+use crate::hints;
 use crate::input::{self, BytesRead};
 use crate::largest_burst::LargestBurst;
 use crate::progress::Progress;
@@ -66,8 +67,12 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
         unit: args.reading.time_unit.unit(),
         zone: args.reading.zone.clone().unwrap_or_default(),
     };
-    let reader =
-        Reader { reading: &args.reading, parse_options: &parse_options, bytes_read: &bytes_read };
+    let reader = Reader {
+        reading: &args.reading,
+        parse_options: &parse_options,
+        bytes_read: &bytes_read,
+        late_after_us: late_after_us(&replay.runs),
+    };
     let started = Instant::now();
     let report = replay.run(&reader, &args.files)?;
     let elapsed = started.elapsed();
@@ -106,16 +111,26 @@ fn no_events(report: ReadReport) -> ReplayError {
     })
 }
 
+/// Returns [`Reader::late_after_us`] for these runs, which have the same windows.
+fn late_after_us(runs: &[Run]) -> Option<u64> {
+    runs.first().and_then(Run::shortest_limit).map(hints::late_after_us)
+}
+
 /// Reads one file with the default settings and passes its events to `take` in blocks.
 pub fn read_blocks(
     path: &Path,
+    late_after_us: Option<u64>,
     take: impl FnMut(&Block) -> Result<(), ReplayError>,
 ) -> Result<ReadReport, ReplayError> {
     input::inspect(path)?;
     let (reading, parse_options, bytes_read) =
         (ReadingArgs::default(), ParseOptions::default(), BytesRead::default());
-    let reader =
-        Reader { reading: &reading, parse_options: &parse_options, bytes_read: &bytes_read };
+    let reader = Reader {
+        reading: &reading,
+        parse_options: &parse_options,
+        bytes_read: &bytes_read,
+        late_after_us,
+    };
     drive(&reader, &[path.to_path_buf()], take)
 }
 
@@ -123,7 +138,7 @@ pub fn read_blocks(
 /// once.
 pub fn replay_file(path: &Path, plan: Vec<Vec<Limit>>) -> Result<Summary, ReplayError> {
     let mut runs: Vec<Run> = plan.into_iter().map(Run::new).collect();
-    let report = read_blocks(path, |block| {
+    let report = read_blocks(path, late_after_us(&runs), |block| {
         runs.iter_mut().try_for_each(|run| run.take(block))?;
         run::compare(block, &mut runs, None);
         Ok(())

@@ -266,6 +266,14 @@ impl Run {
         }
     }
 
+    /// Returns the limit with the shortest window. The lease of a concurrency limit is not a
+    /// window.
+    pub fn shortest_limit(&self) -> Option<&Limit> {
+        let limits = self.limit_results().into_iter().map(|result| result.limit);
+        let rates = limits.filter(|limit| limit.algorithm() != Algorithm::Concurrency);
+        rates.min_by_key(|limit| limit.window_us())
+    }
+
     /// For policies, returns the requests that were not decided as usual, and how often each key
     /// was used.
     pub fn undecided(&self) -> Option<(&UndecidedCounts, Vec<u32>)> {

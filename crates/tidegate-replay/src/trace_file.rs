@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use foldhash::fast::FixedState;
 use tidegate::unstable::policy::Template;
 
-use crate::args::{FormatChoice, ReadingArgs};
+use crate::args::FormatChoice;
 use crate::block::Block;
 use crate::error::{FileFault, ReplayError};
 use crate::format::{
     BadLine, Format, KeySource, ParseOptions, Parser, ParserError, Unit, broken_json,
 };
-use crate::input::{BytesRead, Compression, Line, Lines};
+use crate::input::{Compression, Line, Lines};
 use crate::problems::{Problem, ProblemKind, ProblemLog};
+use crate::reader_thread::Reader;
 use crate::report::escape_key;
 
 /// The number of lines from which the format is detected, so that a few malformed lines at the
@@ -48,6 +49,8 @@ pub struct FileReport {
     pub unit_unused: bool,
     /// The earliest and the latest time.
     pub span: Option<(u64, u64)>,
+    /// The number of events that are late, see [`Reader::late_after_us`].
+    pub late: u64,
 }
 
 /// Reads one file into blocks.
@@ -61,16 +64,13 @@ pub struct TraceFile {
     may_be_header: bool,
     previous_us: u64,
     previous_hash: u64,
+    late_after_us: Option<u64>,
     report: FileReport,
 }
 
 impl TraceFile {
-    pub fn open(
-        path: &Path,
-        reading: &ReadingArgs,
-        options: &ParseOptions,
-        bytes_read: &BytesRead,
-    ) -> Result<Self, ReplayError> {
+    pub fn open(path: &Path, reader: &Reader<'_>) -> Result<Self, ReplayError> {
+        let Reader { reading, parse_options: options, bytes_read, late_after_us } = *reader;
         let mut lines = Lines::open(path, bytes_read)?;
         let detected = parser(path, &mut lines, reading.format, options)?;
         let (format, looks_like, parser) = match detected {
@@ -96,6 +96,7 @@ impl TraceFile {
             field_unused: is_log && !options.fields.is_empty(),
             unit_unused: is_log && options.unit.is_some(),
             span: None,
+            late: 0,
         };
         Ok(TraceFile {
             lines,
@@ -106,6 +107,7 @@ impl TraceFile {
             may_be_header: true,
             previous_us: 0,
             previous_hash: 0,
+            late_after_us,
             report,
         })
     }
@@ -164,6 +166,12 @@ impl TraceFile {
                         let by_us = self.previous_us - time_us;
                         problems
                             .add(problem_at(&self.report, ProblemKind::SteppedBack { by_us }))?;
+                    }
+                    if let (Some((_, latest_us)), Some(after_us)) =
+                        (self.report.span, self.late_after_us)
+                    {
+                        let is_late = latest_us.saturating_sub(time_us) > after_us;
+                        self.report.late += u64::from(is_late);
                     }
                     self.previous_us = time_us;
                     widen(&mut self.report.span, time_us);

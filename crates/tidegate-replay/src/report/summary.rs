@@ -275,10 +275,7 @@ impl Summary {
             }
         };
         let algorithms: Vec<_> = runs.iter().map(summed).collect();
-        let limits = runs.first().map(Run::limit_results).unwrap_or_default();
-        let limits = limits.iter().map(|result| result.limit);
-        let rates = limits.filter(|limit| limit.algorithm() != Algorithm::Concurrency);
-        let shortest = rates.min_by_key(|limit| limit.window_us());
+        let shortest = runs.first().and_then(Run::shortest_limit);
         let undecided = runs.first().and_then(Run::undecided);
         let undecided = undecided.map(|(undecided, _)| undecided.hints(&report.files));
         Summary {
@@ -295,7 +292,7 @@ impl Summary {
             out_of_order: ProblemsSummary::new(&report.problems.out_of_order),
             duplicates: ProblemsSummary::new(&report.problems.duplicates),
             damaged: ProblemsSummary::new(&report.problems.damaged),
-            disorder: report.disorder(),
+            disorder: report.disorder(shortest),
             hints: report
                 .hints(shortest)
                 .into_iter()

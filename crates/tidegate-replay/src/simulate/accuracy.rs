@@ -185,7 +185,7 @@ fn measure_simulated(spec: &TrafficSpec, limit: &Limit) -> Result<[Share; COLUMN
 /// Measures a trace under every limit. The trace is read once, because it may be standard input.
 fn measure_file(path: &Path, limits: &[Limit]) -> Result<[Range; COLUMNS], ReplayError> {
     let mut measured: Vec<Measured> = limits.iter().map(Measured::new).collect();
-    replay::read_blocks(path, |block| {
+    replay::read_blocks(path, None, |block| {
         measured.iter_mut().try_for_each(|measured| measured.take(block, |_| true))
     })?;
     let mut ranges = [Range::default(); COLUMNS];

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::{page_data, replay};
-use crate::cli_harness::{Files, tidegate};
+use crate::cli_harness::{Files, tidegate, tidegate_reading};
 
 /// Input, arguments, and the expected output: malformed lines with their positions, and hints.
 const ODD: &[(&str, &str, &[&str], &[&str])] = &[
@@ -127,42 +127,80 @@ fn given_zone_needs_no_hint() {
     }
 }
 
+/// A trace of events at these milliseconds.
+fn at_ms(times: impl IntoIterator<Item = u64>) -> String {
+    times.into_iter().map(|ms| format!("{},a\n", 1_700_000_000_000_000 + ms * 1_000)).collect()
+}
+
 /// A trace in reverse order had no hint, and its page said that no decision was wrong.
 #[test]
 fn unsorted_input_is_not_described_as_real_time() {
     let files = Files::new("unsorted");
     let page = files.path("page.html");
-    let line = |second: u64| format!("{},a\n", 1_700_000_000_000_000 + second * 1_000_000);
-    // Of 200 events, 2 and 3 are earlier than the one before.
-    let steps = |steps: u64| -> String {
-        (0..200).map(|at| line(at - if at > 100 { (at - 100).min(steps) * 2 } else { 0 })).collect()
-    };
-    let reversed: String = (0..50).rev().map(line).chain([line(50), line(51)]).collect();
-    for (trace, share) in
-        [(&reversed, Some("94.2 %")), (&steps(3), Some("1.5 %")), (&steps(2), None)]
-    {
-        let args = ["--limit", "10 per 1s", "--html", &page];
-        let run = replay(trace, &args).succeeded();
-        let hint = share.map(|share| {
-            format!(
-                "{share} of the events are earlier than the one before them: sort the file by \
-                 time; the counts do not describe real time"
-            )
-        });
-        let line = hint.as_ref().map(|hint| format!("hint: {hint}\n"));
-        let shown = line.as_ref().is_some_and(|line| run.stdout.contains(line));
-        assert_eq!(shown, hint.is_some(), "{}", run.stdout);
+    let reversed = at_ms((0..50).rev().map(|at| at * 1_000));
+    let sorted = at_ms((0..50).map(|at| at * 1_000));
+    for (trace, is_sorted) in [(&reversed, false), (&sorted, true)] {
+        let run = replay(trace, &["--limit", "10 per 1s", "--html", &page]).succeeded();
+        let hint = "98.0 % of the events are earlier than an event before them by more than a tenth \
+                    of the shortest window (1s): sort the input by time; the counts do not \
+                    describe real time";
+        assert_ne!(run.stdout.contains(&format!("hint: {hint}\n")), is_sorted, "{}", run.stdout);
         let data = page_data(&fs::read_to_string(&page).expect("a page"));
         let findings = data["findings"].to_string();
-        let good = ["The largest burst", "No request was admitted above"];
-        match hint {
-            Some(hint) => {
-                assert_eq!(data["hints"][0], hint);
-                assert_eq!(data["findings"][1], format!("{hint}."));
-                assert!(good.iter().all(|part| !findings.contains(part)), "{findings}");
-            }
-            None => assert!(good.iter().all(|part| findings.contains(part)), "{findings}"),
+        for part in ["The largest burst", "No request was admitted above"] {
+            assert_eq!(findings.contains(part), is_sorted, "{part}: {findings}");
         }
+        if !is_sorted {
+            assert_eq!(data["hints"][0], hint);
+            assert_eq!(data["findings"][1], format!("{hint}."));
+        }
+    }
+}
+
+/// Every step back counted, however small. A log whose slow requests are written at their end
+/// had the hint under any window.
+#[test]
+fn late_events_are_those_that_matter_for_the_shortest_window() {
+    // Every tenth request took 600 ms, and its line is written at its end.
+    let slow = || (0..200_u64).map(|at| if at % 10 == 9 { at * 100 - 600 } else { at * 100 });
+    // Of 200 events in 20 s, this many are an hour late.
+    let late = |count: u64| {
+        (0..200).map(move |at| 3_600_000 + at * 100 - u64::from(at >= 200 - count) * 3_600_000)
+    };
+    let rows: &[(&str, String, &[&str], Option<&str>)] = &[
+        ("slow requests, long window", at_ms(slow()), &["10 per 5s"], None),
+        ("slow requests, short window", at_ms(slow()), &["10 per 4s"], Some("10.0 %")),
+        ("the shortest window counts", at_ms(slow()), &["10 per 1h", "1 per 1s"], Some("10.0 %")),
+        ("a hundredth", at_ms(late(2)), &["10 per 5s"], None),
+        ("more than a hundredth", at_ms(late(3)), &["10 per 5s"], Some("1.5 %")),
+        ("many small steps back", at_ms((0..200).rev()), &["10 per 1s"], Some("49.5 %")),
+        ("small steps that add up to little", at_ms((0..200).rev()), &["10 per 2s"], None),
+    ];
+    for (name, trace, limits, share) in rows {
+        let limits = limits.iter().flat_map(|limit| ["--limit", limit]);
+        let json = replay(trace, &[vec!["--json"], limits.collect()].concat()).succeeded().json();
+        let hints = json["hints"].as_array().expect("a list").iter();
+        let hints =
+            hints.filter_map(|hint| hint.as_str()?.split_once(" of the events are earlier"));
+        assert_eq!(hints.map(|(share, _)| share).next(), *share, "{name}: {json}");
+    }
+}
+
+/// The hint said "sort the file" about standard input.
+#[test]
+fn hint_about_order_names_what_to_sort() {
+    let files = Files::new("unsorted-inputs");
+    let trace = at_ms((0..50).rev().map(|at| at * 1_000));
+    let (one, two) = (files.write("one.csv", &trace), files.write("two.csv", &trace));
+    for (inputs, what) in [
+        (&["-"][..], "sort the input by time"),
+        (&[&one], "sort the file by time"),
+        (&[&one, &two], "sort each file by time"),
+        (&[&one, "-"], "sort each input by time"),
+    ] {
+        let args = [&["replay", "--limit", "10 per 1s"], inputs].concat();
+        let text = tidegate_reading(&args, trace.as_bytes()).succeeded().stdout;
+        assert!(text.contains(what), "{inputs:?}: {text}");
     }
 }
 
