@@ -65,7 +65,7 @@ pub use lease::{
     GiveBack, Grant, GrantId, Lease, LeaseRequest, LeasedState, MAX_GRANTS, MAX_LEASE_US,
     MIN_LEASE_US,
 };
-pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
+pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, ParsedLimit, bounds};
 pub use packed::{Packed, PackedKind, PackedSize, PackedWords};
 pub use state::State;
 pub use time::Timestamp;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{ArgGroup, Args, ValueEnum};
+use tidegate::unstable::ParsedLimit;
 use tidegate::{Limit, LimitError};
 
 use crate::algorithms::{Algorithms, algorithms};
@@ -73,8 +74,8 @@ pub struct RuleArgs {
     /// With several limits, an event passes if every limit admits it; if one does not, none is
     /// charged.
     #[arg(long = "limit", value_name = "LIMIT", allow_hyphen_values = true,
-          value_parser = given_limit)]
-    pub limits: Vec<GivenLimit>,
+          value_parser = limit::<ParsedLimit>)]
+    pub limits: Vec<ParsedLimit>,
 
     /// Use the policies of this config file instead, through the gate that serves them
     #[arg(long, value_name = "FILE", conflicts_with_all = ["limits", "key"])]
@@ -91,24 +92,8 @@ impl RuleArgs {
     }
 }
 
-/// A limit as it was given. A limit alone does not tell a burst that equals the count from the
-/// default.
-#[derive(Clone, Copy, Debug)]
-pub struct GivenLimit {
-    pub limit: Limit,
-    /// The burst, if the text has one.
-    pub burst: Option<u64>,
-}
-
-fn given_limit(text: &str) -> Result<GivenLimit, String> {
-    let limit = limit(text)?;
-    // No other part of a valid limit contains this word.
-    let has_burst = text.contains("burst");
-    Ok(GivenLimit { limit, burst: has_burst.then_some(limit.burst()) })
-}
-
 /// Parses a limit. If it is only a number, the shell has probably split a limit without quotes.
-pub fn limit(text: &str) -> Result<Limit, String> {
+pub fn limit<L: FromStr<Err = LimitError>>(text: &str) -> Result<L, String> {
     text.parse().map_err(|error: LimitError| {
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let hint =

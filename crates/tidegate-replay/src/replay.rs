@@ -12,11 +12,12 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tidegate::unstable::ParsedLimit;
 use tidegate::unstable::config::Config;
 use tidegate::{Algorithm, Limit};
 
 use crate::algorithms::Algorithms;
-use crate::args::{GivenLimit, ReadingArgs, ReplayArgs};
+use crate::args::{ReadingArgs, ReplayArgs};
 use crate::block::Block;
 use crate::engine::EventOutcome;
 use crate::error::{FileFault, ReplayError};
@@ -221,9 +222,9 @@ fn suggestions(
     let goal = Goal { share, headroom: args.headroom };
     let plan = run::limits_per_run(&args.rules.limits(), args.rules.algorithm)?;
     // Each run has all limits in order. Only a limit that keeps its algorithm keeps its burst.
-    let replayed = |(limit, given): (Limit, &GivenLimit)| {
+    let replayed = |(limit, given): (Limit, &ParsedLimit)| {
         let is_kept = limit.algorithm() == given.limit.algorithm();
-        GivenLimit { limit, burst: given.burst.filter(|_| is_kept) }
+        ParsedLimit { limit, burst: given.burst.filter(|_| is_kept) }
     };
     let runs = plan.into_iter().map(|limits| limits.into_iter().zip(&args.rules.limits));
     let limits: Vec<_> = runs.flatten().map(replayed).collect();

@@ -10,9 +10,9 @@
 use std::fmt;
 
 use tidegate::Limit;
+use tidegate::unstable::ParsedLimit;
 use tidegate::unstable::bounds::MAX_COUNT;
 
-use crate::args::GivenLimit;
 use crate::block::Block;
 use crate::engine::{Engine, EventOutcome};
 use crate::error::ReplayError;
@@ -92,12 +92,11 @@ impl SearchResult {
     /// Returns why nothing is suggested, and how to change that.
     pub fn why_nothing(&self) -> Option<String> {
         let SearchResult::NotFound { highest, .. } = self else { return None };
-        let text = highest.to_string();
-        Some(match text.split_once(" burst ") {
-            Some((_, burst)) => {
-                format!("no number passes with burst {burst}, not even {text}; raise the burst")
-            }
-            None => format!("no possible limit passes, not even {text}"),
+        let burst = highest.burst();
+        Some(if burst < highest.count() {
+            format!("no number passes with burst {burst}, not even {highest}; raise the burst")
+        } else {
+            format!("no possible limit passes, not even {highest}")
         })
     }
 }
@@ -112,7 +111,7 @@ pub struct Goal {
 /// Finds the smallest sufficient limit for each of these, alone. `read` makes one pass over all
 /// events.
 pub fn suggest(
-    limits: &[GivenLimit],
+    limits: &[ParsedLimit],
     goal: Goal,
     mut read: impl FnMut(&mut ReadPass) -> Result<(), ReplayError>,
 ) -> Result<Vec<Suggestion>, ReplayError> {
@@ -129,7 +128,7 @@ pub fn suggest(
 }
 
 fn find_smallest(
-    limit: &GivenLimit,
+    limit: &ParsedLimit,
     goal: Goal,
     demand: &Demand,
     read: &mut impl FnMut(&mut ReadPass) -> Result<(), ReplayError>,
@@ -171,7 +170,7 @@ fn find_smallest(
     Ok(highest.map(|highest| SearchResult::NotFound { highest, passed: passed_at_most }))
 }
 
-fn enough(limit: &GivenLimit, count: u64, passed: u64, goal: Goal) -> Option<SearchResult> {
+fn enough(limit: &ParsedLimit, count: u64, passed: u64, goal: Goal) -> Option<SearchResult> {
     let more = u128::from(count) * u128::from(MILLION + goal.headroom.millionths);
     let more = u64::try_from(more.div_ceil(MILLION.into())).unwrap_or(u64::MAX);
     let with_headroom = with_count(limit, more);
@@ -269,10 +268,8 @@ impl Search {
 
 /// Returns the limit with another count and the given burst, or `None` if that is not a valid
 /// limit.
-fn with_count(given: &GivenLimit, count: u64) -> Option<Limit> {
-    let text = given.limit.to_string();
-    let (_, rest) = text.split_once(' ')?;
-    let limit: Limit = format!("{count} {rest}").parse().ok()?;
+fn with_count(given: &ParsedLimit, count: u64) -> Option<Limit> {
+    let limit = given.limit.with_count(count).ok()?;
     given.burst.map_or(Some(limit), |burst| limit.with_burst(burst).ok())
 }
 
@@ -330,7 +327,7 @@ mod tests {
             let limit: Limit = format!("1 per 500ms {algorithm}").parse().expect("a limit");
             for (percent, find_smallest) in [(1_000_000, 10), (950_000, 5), (900_000, 1)] {
                 let goal = Goal { share: share(percent), headroom: share(150_000) };
-                let given = GivenLimit { limit, burst: None };
+                let given = ParsedLimit { limit, burst: None };
                 let found = suggest(&[given], goal, |pass| pass.take(&block)).expect("no fault");
                 let SearchResult::Enough { limit, passed, with_headroom } = found[0].found else {
                     panic!("{algorithm}, {percent}: {found:?}");

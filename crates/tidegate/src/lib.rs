@@ -296,8 +296,10 @@ pub mod unstable {
     //! | `config` | policies and settings from YAML, and from Envoy's format | `config` |
     //! | `redis` | the wire format of the Redis store | `redis` |
     //! | `bounds` | bounds of limits | |
+    //!
+    //! [`ParsedLimit`] is a limit with the burst that its text gives.
 
-    pub use tidegate_core::bounds;
+    pub use tidegate_core::{ParsedLimit, bounds};
 
     /// The attributes of a request.
     #[cfg(feature = "policies")]

@@ -17,6 +17,7 @@ use core::time::Duration;
 
 pub use error::{LimitError, LimitErrorKind};
 pub(crate) use grid::{Divisor, Grid, WindowPosition};
+pub use text::ParsedLimit;
 
 use self::grid::EvenPace;
 use crate::packed::PackedKind;
@@ -497,7 +498,7 @@ impl FromStr for Limit {
     type Err = LimitError;
 
     fn from_str(text: &str) -> Result<Self, LimitError> {
-        text::parse(text)
+        text.parse().map(|parsed: ParsedLimit| parsed.limit)
     }
 }
 

@@ -12,6 +12,7 @@
 
 use core::fmt;
 use core::ops::Range;
+use core::str::FromStr;
 
 use super::correction::correct;
 use super::{Algorithm, Limit, LimitError, LimitErrorKind as Kind, bounds};
@@ -52,15 +53,39 @@ pub(super) fn days_of(name: &str) -> Option<&'static str> {
     }
 }
 
-pub(super) fn parse(text: &str) -> Result<Limit, LimitError> {
-    if text.len() > MAX_TEXT_BYTES {
-        return Err(LimitError::at(Kind::NotALimit, text, 0..1));
+/// A limit with the burst that its text gives. The limit alone does not tell a burst that equals
+/// the count from the default, which follows the count when that changes.
+///
+/// ```
+/// use tidegate_core::ParsedLimit;
+///
+/// let given: ParsedLimit = "5 per 1s token-bucket burst 5".parse()?;
+/// let default: ParsedLimit = "5 per 1s token-bucket".parse()?;
+/// assert_eq!((given.burst, default.burst), (Some(5), None));
+/// assert_eq!(given.limit, default.limit);
+/// # Ok::<(), tidegate_core::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParsedLimit {
+    /// The limit, with its burst.
+    pub limit: Limit,
+    /// The burst, if the text has one.
+    pub burst: Option<u64>,
+}
+
+impl FromStr for ParsedLimit {
+    type Err = LimitError;
+
+    fn from_str(text: &str) -> Result<Self, LimitError> {
+        if text.len() > MAX_TEXT_BYTES {
+            return Err(LimitError::at(Kind::NotALimit, text, 0..1));
+        }
+        parse_exactly(text).map_err(|error| error.with_correction(correct(text)))
     }
-    parse_exactly(text).map_err(|error| error.with_correction(correct(text)))
 }
 
 /// Parses a text. Its errors have the general help of their kind.
-pub(super) fn parse_exactly(text: &str) -> Result<Limit, LimitError> {
+pub(super) fn parse_exactly(text: &str) -> Result<ParsedLimit, LimitError> {
     let mut words = Words::new(text);
     let Some((span, word)) = words.next() else {
         return Err(words.end(Kind::NotALimit));
@@ -79,7 +104,7 @@ pub(super) fn parse_exactly(text: &str) -> Result<Limit, LimitError> {
     }
 }
 
-fn rate(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
+fn rate(words: &mut Words<'_>, count: u64) -> Result<ParsedLimit, LimitError> {
     let text = words.text;
     let (window_span, window_us) = words.duration(Kind::WindowOutOfRange)?;
     let mut algorithm = None;
@@ -118,13 +143,14 @@ fn rate(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
         |span: Range<usize>| move |error: LimitError| LimitError::at(error.kind(), text, span);
     let algorithm = algorithm.unwrap_or_default();
     let mut limit = Limit::from_parts(count, window_us, algorithm).map_err(at_span(window_span))?;
+    let given_burst = burst.as_ref().map(|(_, number)| *number);
     if let Some((span, number)) = burst {
         limit = limit.with_burst(number).map_err(at_span(span))?;
     }
-    Ok(limit)
+    Ok(ParsedLimit { limit, burst: given_burst })
 }
 
-fn concurrent(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
+fn concurrent(words: &mut Words<'_>, count: u64) -> Result<ParsedLimit, LimitError> {
     let text = words.text;
     let (span, lease_us) = match words.next() {
         None => (0..text.len(), bounds::DEFAULT_LEASE_US),
@@ -135,8 +161,9 @@ fn concurrent(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
         let kind = if word == "lease" { Kind::Duplicate } else { Kind::ConcurrencyIsNotARate };
         return Err(LimitError::at(kind, text, span));
     }
-    Limit::from_parts(count, lease_us, Algorithm::Concurrency)
-        .map_err(|error| LimitError::at(error.kind(), text, span))
+    let limit = Limit::from_parts(count, lease_us, Algorithm::Concurrency)
+        .map_err(|error| LimitError::at(error.kind(), text, span))?;
+    Ok(ParsedLimit { limit, burst: None })
 }
 
 /// Parses a whole number with an optional `k`, `K` or `M`. A number above the largest count is an

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Algorithm, Limit, LimitError, LimitErrorKind as Kind};
+use tidegate_core::{Algorithm, Limit, LimitError, LimitErrorKind as Kind, ParsedLimit};
 
 /// Texts, and the texts that the parsed limits print.
 const VALID: &[(&str, &str)] = &[
@@ -64,6 +64,25 @@ fn valid_texts_round_trip() {
         assert_eq!(limit.to_string(), *written, "{text:?}");
         assert_eq!(written.parse::<Limit>(), Ok(limit), "{text:?}");
     }
+}
+
+/// A limit alone does not tell a burst that equals the count from the default.
+#[test]
+fn parsed_limit_has_the_burst_of_its_text() {
+    for (text, burst) in [
+        ("5 per 1s", None),
+        ("5 per 1s token-bucket", None),
+        ("5 per 1s token-bucket burst 5", Some(5)),
+        ("1k/s burst 2k token-bucket", Some(2_000)),
+        ("5 concurrent", None),
+    ] {
+        let parsed: ParsedLimit = text.parse().expect(text);
+        assert_eq!((Ok(parsed.limit), parsed.burst), (text.parse(), burst), "{text}");
+    }
+    assert_eq!(
+        "5 per 1s burst 5".parse::<ParsedLimit>().err(),
+        "5 per 1s burst 5".parse::<Limit>().err()
+    );
 }
 
 #[test]

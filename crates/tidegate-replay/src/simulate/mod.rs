@@ -54,7 +54,7 @@ pub struct SimulateArgs {
         value_name = "LIMIT",
         required_unless_present = "accuracy",
         allow_hyphen_values = true,
-        value_parser = limit
+        value_parser = limit::<Limit>
     )]
     limits: Vec<Limit>,
 
