@@ -217,14 +217,8 @@ fn in_braces(text: &str) -> Option<String> {
 
 /// Returns the request field that was probably meant by an unknown word.
 pub(super) fn meant_request_field(word: &str) -> Option<String> {
-    // Names of other systems that are too short or too different to be found by their spelling.
-    match word {
-        "ip" | "client" | "remote_addr" | "remote_ip" | "remote_address" | "addr" => {
-            return Some("client_ip".into());
-        }
-        "uri" | "url" | "route" => return Some("path".into()),
-        "user_agent" | "user-agent" => return Some("header:user-agent".into()),
-        _ => {}
+    if let Some(request_field) = RequestField::equivalent(word) {
+        return Some(request_field.into());
     }
     // Header names in any case, such as `X-Api-Key`.
     if word.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("x-")) {

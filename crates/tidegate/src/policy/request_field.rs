@@ -201,6 +201,19 @@ pub(super) enum FieldValue<'a> {
 }
 
 impl RequestField {
+    /// Returns the field that takes the place of a name in other systems. Only names that are too
+    /// short or too different to be found by their spelling are known.
+    pub fn equivalent(name: &str) -> Option<&'static str> {
+        match name {
+            "ip" | "client" | "remote_addr" | "remote_ip" | "remote_address" | "addr" => {
+                Some("client_ip")
+            }
+            "uri" | "url" | "route" => Some("path"),
+            "user_agent" | "user-agent" => Some("header:user-agent"),
+            _ => None,
+        }
+    }
+
     /// Returns the descriptor that `x`, `x#2` or `#2` refers to.
     fn nth_descriptor(text: &str) -> Option<RequestField> {
         let (name, nth) = ordinal(text).unwrap_or((text, 1));

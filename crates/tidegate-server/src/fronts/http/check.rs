@@ -196,15 +196,11 @@ fn decode_check(body: &[u8]) -> Result<CheckBody<'_>, RequestError> {
 
 /// Decodes a batch. Checks that were sent as a list get the form of a batch.
 fn decode_batch(body: &[u8]) -> Result<BatchBody<'_>, RequestError> {
-    decode(body).map_err(|error: RequestError| {
-        let is_list = error.field.is_none() && error.detail.ends_with(", but is a list");
-        match is_list {
-            true => {
-                RequestError::invalid(format!("{}: send `{{\"checks\": [...]}}`", error.detail))
-            }
-            false => error,
-        }
-    })
+    if body.trim_ascii_start().starts_with(b"[") {
+        let detail = "the body must be an object, but is a list: send `{\"checks\": [...]}`";
+        return Err(RequestError::invalid(detail));
+    }
+    decode(body)
 }
 
 fn batch_gate_request<'q, 'a: 'q>(

@@ -12,6 +12,7 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde_json::error::Category;
+use tidegate::unstable::policy::RequestField;
 
 use crate::error::RequestError;
 
@@ -352,9 +353,6 @@ fn describe(text: &str) -> Option<String> {
 const ATTRIBUTES: [&str; 8] =
     ["method", "path", "query", "host", "client_ip", "headers", "domain", "descriptors"];
 
-/// Words for fields in other systems.
-const WORDS_ELSEWHERE: [(&str, &str); 3] = [("ip", "client_ip"), ("uri", "path"), ("url", "path")];
-
 /// Names this long are not compared with the known ones.
 const MAX_COMPARED_BYTES: usize = 32;
 
@@ -362,8 +360,7 @@ const MAX_COMPARED_BYTES: usize = 32;
 /// as serde does.
 fn describe_unknown(found: &str, known: &str) -> String {
     let all = || known.split(", ").map(|name| name.trim_matches('`'));
-    let elsewhere = WORDS_ELSEWHERE.iter().find(|(word, _)| *word == found);
-    let meant = elsewhere.map_or(found, |(_, field)| *field);
+    let meant = RequestField::equivalent(found).unwrap_or(found);
     if all().any(|name| name == "attributes") && ATTRIBUTES.contains(&meant) {
         let name = if meant == found { String::new() } else { format!(", as `{meant}`") };
         return format!("is unknown here: put it in `attributes`{name}");
@@ -386,4 +383,18 @@ fn truncate(mut text: String) -> String {
         text.push_str("...");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Serde lists the fields of a struct in its errors only.
+    #[test]
+    fn names_of_attributes_are_those_of_the_body() {
+        let error = serde_json::from_str::<AttributesBody<'_>>(r#"{"":0}"#).expect_err("unknown");
+        let known = ATTRIBUTES.map(|name| format!("`{name}`")).join(", ");
+        let expected = format!("unknown field ``, expected one of {known} at line 1 column 3");
+        assert_eq!(error.to_string(), expected);
+    }
 }

@@ -36,6 +36,8 @@ fn rejects_invalid_bodies_by_field() {
         (r#"{"client_ip":"192.0.2.1"}"#, 400, Some("client_ip"), "it is unknown here: put it in `attributes`"),
         (r#"{"checks":[{"policy":"login","key":"a"}]}"#, 400, Some("checks"), "it is unknown here: send several checks to /v1/check/batch"),
         (r#"{"ip":"192.0.2.1"}"#, 400, Some("ip"), "it is unknown here: put it in `attributes`, as `client_ip`"),
+        (r#"{"remote_addr":"192.0.2.1"}"#, 400, Some("remote_addr"), "it is unknown here: put it in `attributes`, as `client_ip`"),
+        (r#"{"attributes":{"route":"/"}}"#, 400, Some("attributes.route"), "it is unknown; did you mean `path`?"),
         (r#"{"attributes":{"ip":"192.0.2.1"}}"#, 400, Some("attributes.ip"), "it is unknown; did you mean `client_ip`?"),
         (r#"{"attributes":{"header":{}}}"#, 400, Some("attributes.header"), "it is unknown; did you mean `headers`?"),
         (r#"{"policy":"login","key":"a","key":"b"}"#, 400, Some("key"), "it is given twice"),
