@@ -485,18 +485,24 @@ test("requests are counted once, also under two limits", async () => {
   }
 });
 
-test("the series of an override is marked", async () => {
-  const overrides = `[{ when: { client_ip: 10.0.0.0/8 }, limits: 9 per 1h }, { when: { client_ip: 192.0.2.0/24 }, limits: 9 per 1h }]`;
-  const mine = await serve({ config: `policies: [{ name: api, key: "{client_ip}", limits: 6 per 1h, overrides: ${overrides} }]` });
+test("the series of overrides are marked with their numbers, of which a few are listed", async () => {
+  const marks = {
+    1: "override 1", 2: "overrides 1 and 2", 3: "overrides 1, 2 and 3", 6: "overrides 1, 2, 3, 4, 5 and 6",
+    7: "overrides 1, 2, 3, 4, 5 and 2 more", 9: "overrides 1, 2, 3, 4, 5 and 4 more",
+  };
+  const overrides = (count) => Array.from({ length: count }, (_, at) => `{ when: { client_ip: 192.0.2.${at} }, limits: 9 per 1h }`);
+  const policy = (count) => `{ name: api-${count}, key: "{client_ip}", limits: 6 per 1h, overrides: [${overrides(count)}] }`;
+  const mine = await serve({ config: `policies: [${Object.keys(marks).map(policy)}]` });
   try {
     const page = await open(browser, `${mine.admin}/dashboard`);
-    await page.locator("#policies td", { hasText: "9 per 1h" }).waitFor();
+    await page.locator("#policies td", { hasText: "9 per 1h" }).first().waitFor();
     const rows = await page.evaluate(() => [...document.querySelectorAll("#policies tr")].map((row) =>
       [...row.cells].slice(0, 2).map((cell) => cell.textContent)));
-    assert.deepEqual(rows, [
-      ["api", "6 per 1h sliding-window"],
-      ["api (overrides 1 and 2)", "9 per 1h sliding-window"],
+    const expected = Object.entries(marks).flatMap(([count, mark]) => [
+      [`api-${count}`, "6 per 1h sliding-window"],
+      [`api-${count} (${mark})`, "9 per 1h sliding-window"],
     ]);
+    assert.deepEqual(rows, expected);
     await page.done();
   } finally {
     await mine.stop();

@@ -5,12 +5,13 @@
 import { Unauthorized, Unreachable, request, requestJson, forgetToken, hasToken, keepToken, readEvents } from "./api.js";
 import { Chart } from "./charts.js";
 import { Intervals, LONG_SECONDS, quantile, rateOf, total } from "./intervals.js";
-import { ago, bar, cell, clock, element, labelled, pairs, rate, row, seconds, short, wait, whole } from "./format.js";
+import { ago, bar, cell, clock, element, labelled, listed, pairs, rate, row, seconds, short, wait, whole } from "./format.js";
 
 const POLL_MS = 1000;      // interval of polling counts
 const TOP_EVERY = 3;       // rankings and nodes are polled with every third of them
 const POLICIES_DRAWN = 6;  // maximum number of lines in the chart by policy
 const EVENTS_SHOWN = 100;  // maximum number of denials on the page
+const OVERRIDES_LISTED = 6;  // maximum number of overrides listed for a series
 const RETRY_MS = 3000;     // delay before reconnecting the stream
 const KEY_POINTS = 300;    // maximum number of points in the chart of a key
 const FLEET_STALE_SECONDS = 15;  // age of the newest heartbeat after which the store has failed: nodes send one every 5 s
@@ -222,7 +223,7 @@ function showConfig(now) {
 /** Marks a series in which overrides of the policy count, and the policy itself does not. */
 function ofOverrides(numbers) {
   if (!numbers.length) return "";
-  return ` (${numbers.length > 1 ? "overrides" : "override"} ${numbers.join(" and ")})`;
+  return ` (${numbers.length > 1 ? "overrides" : "override"} ${listed(numbers, OVERRIDES_LISTED)})`;
 }
 
 function showPolicies(now, changes) {

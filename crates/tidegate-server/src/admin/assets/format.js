@@ -38,6 +38,12 @@ export function ago(s) {
 /** Returns a time of day on a 24-hour clock, in the zone of the browser. */
 export const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 
+/** Returns `1, 2 and 3`. Of more than `most` items, the last ones are only counted: `1, 2 and 5 more`. */
+export function listed(items, most) {
+  const shown = items.length > most ? [...items.slice(0, most - 1), `${items.length - most + 1} more`] : items;
+  return shown.length > 1 ? `${shown.slice(0, -1).join(", ")} and ${shown.at(-1)}` : shown.join("");
+}
+
 export function element(tag, kind, text) {
   const made = document.createElement(tag);
   if (kind) made.className = kind;
