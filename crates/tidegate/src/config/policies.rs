@@ -20,9 +20,9 @@ use super::yaml::{Node, Value};
 use super::{Config, warnings};
 use crate::Overflow;
 use crate::policy::{
-    CostSource, FIELD_NAMES, MAX_LIMITS, MAX_OVERRIDES, MAX_POLICIES, MAX_REPLACED, Mode,
-    OnStoreFailure, Override, Policy, PolicyError, RequestField, SHARED_KEY, Template,
-    TemplateErrorKind,
+    CostSource, FIELD_NAMES, MAX_LIMITS, MAX_OVERRIDES, MAX_POLICIES, MAX_REPLACED,
+    MAX_TEMPLATE_FIELDS, Mode, OnStoreFailure, Override, Policy, PolicyError, RequestField,
+    SHARED_KEY, Template, TemplateErrorKind,
 };
 
 /// Reads a list of policies.
@@ -182,7 +182,12 @@ fn read_template(reader: &Reader<'_>, located: &LocatedNode) -> Option<Template>
                         "`{}` is plain text: every request would share one count",
                         excerpt(text)
                     );
-                    (message, in_braces(text))
+                    let meant = meant_template(text).map(|meant| {
+                        format!(
+                            "write `\"{meant}\"`, or `{SHARED_KEY}` to share one count on purpose"
+                        )
+                    });
+                    (message, meant)
                 }
                 _ => (error.problem().to_owned(), None),
             };
@@ -207,12 +212,34 @@ fn fail_list_of_templates(reader: &Reader<'_>, located: &LocatedNode, items: &[R
     reader.fail(located, "a key is one text, but this is a list", help);
 }
 
-/// Returns the help for a template whose braces are missing or doubled.
-fn in_braces(text: &str) -> Option<String> {
+/// Returns the template that was probably meant by one whose braces are missing or doubled, or
+/// whose fields have the names of other systems.
+pub(super) fn meant_template(text: &str) -> Option<String> {
     let inside = text.trim_matches(['{', '}', ' ']);
-    let meant = format!("{{{inside}}}");
-    meant.parse::<Template>().ok()?;
-    Some(format!("write `\"{meant}\"`, or `{SHARED_KEY}` to share one count on purpose"))
+    let mut meant = match inside.contains(['{', '}']) {
+        true => with_single_braces(text),
+        false => format!("{{{inside}}}"),
+    };
+    // Each attempt corrects one field.
+    for _ in 0..=MAX_TEMPLATE_FIELDS {
+        let Err(error) = meant.parse::<Template>() else { return Some(meant) };
+        let TemplateErrorKind::RequestField(_) = error.kind() else { return None };
+        let request_field = meant_request_field(meant.get(error.span())?)?;
+        meant.replace_range(error.span(), &request_field);
+    }
+    None
+}
+
+/// Replaces double braces, also with blanks inside, by single ones.
+fn with_single_braces(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let mut single = words.join(" ");
+    for (from, to) in [("{{", "{"), ("}}", "}"), ("{ ", "{"), (" }", "}")] {
+        while single.contains(from) {
+            single = single.replace(from, to);
+        }
+    }
+    single
 }
 
 /// Returns the request field that was probably meant by an unknown word.

@@ -7,9 +7,9 @@ use std::ops::Range;
 
 use granit_parser::{ErrorKind, ScanError};
 
+use super::policies::meant_template;
 use super::reader::excerpt;
 use super::yaml::{MAX_DEPTH, Stop, stop};
-use crate::policy::{Template, TemplateErrorKind};
 
 /// The help for `name:value`, which YAML reads as one text.
 pub(super) const SPACE_AFTER_COLON: &str = "write a space after `:`";
@@ -139,30 +139,16 @@ pub(super) fn in_quotes(text: &str) -> String {
     format!("write it in quotes: `\"{}\"`", excerpt(text))
 }
 
-/// Returns the help for a text in braces that YAML misreads without quotes. `{{client_ip}}`, as
-/// other systems write it, would be plain text in quotes.
+/// Returns the help for a text in braces that YAML misreads without quotes. If it is refused in
+/// quotes too, as `{{client_ip}}` or `{ip}` are, the help is the template that was meant.
 pub(super) fn template_in_quotes(text: &str) -> String {
-    match single_braces(text) {
-        Some(meant) => format!("write `\"{}\"`", excerpt(&meant)),
-        None => in_quotes(text),
-    }
-}
-
-/// Returns the template that is meant by one in double braces.
-fn single_braces(text: &str) -> Option<String> {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let mut meant = words.join(" ");
-    for (doubled, single) in [("{{", "{"), ("}}", "}"), ("{ ", "{"), (" }", "}")] {
-        while text.starts_with("{{") && meant.contains(doubled) {
-            meant = meant.replace(doubled, single);
+    match meant_template(text).filter(|_| text.starts_with('{')) {
+        Some(meant) if meant != text => format!("write `\"{}\"`", excerpt(&meant)),
+        None if text.starts_with("{{") => {
+            "write a field in single braces and in quotes, such as `\"{client_ip}\"`".into()
         }
+        _ => in_quotes(text),
     }
-    let is_template = match meant.parse::<Template>() {
-        Ok(_) => true,
-        // The help for an unknown field is better than the one for plain text.
-        Err(error) => matches!(error.kind(), TemplateErrorKind::RequestField(_)),
-    };
-    (text.starts_with("{{") && is_template).then_some(meant)
 }
 
 /// Returns the position of the `{` or `[` whose pair ends the text.

@@ -98,7 +98,7 @@ pub(crate) use {
     descriptor::Wildcard,
     request_field::FIELD_NAMES,
     select::MAX_POLICIES,
-    template::MAX_TEMPLATE_BYTES,
+    template::{MAX_TEMPLATE_BYTES, MAX_TEMPLATE_FIELDS},
 };
 
 /// Whether a policy is enforced.
