@@ -82,6 +82,9 @@ fn read_condition(
     (name, located): (&Name, &LocatedNode),
     new: NewCondition,
 ) -> Option<(Condition, Range<usize>)> {
+    if !reader.check_quotes(&name.text, &name.span, &located.path) {
+        return None;
+    }
     let request_field = match request_field.parse::<RequestField>() {
         Ok(request_field) => Some(request_field),
         Err(error) => {
@@ -236,6 +239,9 @@ fn read_entry(reader: &Reader<'_>, located: &LocatedNode) -> Option<DescriptorEn
         return None;
     };
     let inner = LocatedNode { node: node.clone(), path: join(&located.path, &name.text) };
+    if !reader.check_quotes(&name.text, &name.span, &inner.path) {
+        return None;
+    }
     let items = reader.one_or_list(&inner);
     let texts: Vec<&str> = items.iter().filter_map(|item| reader.any_text(item)).collect();
     if texts.len() < items.len() {

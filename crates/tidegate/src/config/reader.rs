@@ -13,7 +13,8 @@ use tidegate_core::Algorithm;
 use super::error::{ConfigError, SourceLocation, UnlocatedError, printable};
 use super::schema::Field;
 use super::syntax_errors::{
-    SPACE_AFTER_COLON, colon_without_space, find_odd_character, in_quotes, template_in_quotes,
+    SPACE_AFTER_COLON, colon_without_space, find_odd_character, in_quotes,
+    is_in_typographic_quotes, template_in_quotes,
 };
 use super::yaml::{MAX_ERRORS, Name, Node, Scalar, Value};
 
@@ -293,12 +294,26 @@ impl<'s> Reader<'s> {
             self.fail(located, format!("`{text}` is not a text"), in_quotes(&scalar.text));
             return None;
         }
-        Some(&scalar.text)
+        self.any_text(located)
     }
 
     /// Reads a scalar as text. `2` and `true` are accepted without quotes.
     pub(super) fn any_text<'n>(&self, located: &'n LocatedNode) -> Option<&'n str> {
-        self.scalar(located).map(|scalar| &*scalar.text)
+        let scalar = self.scalar(located)?;
+        let is_accepted = self.check_quotes(&scalar.text, &located.node.span, &located.path);
+        is_accepted.then_some(&*scalar.text)
+    }
+
+    /// Reports typographic quotes around a value or a name, which may be a secret. Returns whether
+    /// there are none, or ordinary quotes around them.
+    pub(super) fn check_quotes(&self, text: &str, span: &Range<usize>, path: &str) -> bool {
+        let written = self.source.get(span.clone()).unwrap_or_default();
+        let is_accepted = !is_in_typographic_quotes(text) || written.starts_with(['"', '\'']);
+        if !is_accepted {
+            let message = "YAML does not know these quotes, and takes them for a part of the text";
+            self.fail_at(span.clone(), path, message, "write `\"`");
+        }
+        is_accepted
     }
 
     /// Reads a text that may contain `{fields}`. Without quotes YAML reads `{` as a mapping.

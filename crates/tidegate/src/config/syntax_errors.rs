@@ -56,6 +56,15 @@ impl OddCharacter {
     }
 }
 
+/// Returns whether a text begins and ends with a typographic quote. Without ordinary quotes around
+/// it, YAML takes them for a part of the text.
+pub(super) fn is_in_typographic_quotes(text: &str) -> bool {
+    let mut characters = text.chars();
+    let ends = (characters.next(), characters.next_back());
+    matches!(ends, (Some(first), Some(last))
+        if OddCharacter(first).is_quote() && OddCharacter(last).is_quote())
+}
+
 /// Returns the first odd character in a byte range of the source, with its position. Typographic
 /// quotes are odd only at the start, because they are also apostrophes.
 pub(super) fn find_odd_character(

@@ -161,10 +161,11 @@ impl FileReader<'_, '_> {
         }
     }
 
-    /// Reads a text; empty if it is missing or cannot be read.
+    /// Reads a text; empty if it is missing or cannot be read. Typographic quotes are a part of it,
+    /// as for envoyproxy/ratelimit.
     fn text(&self, fields: &Fields, name: &str) -> String {
-        let text = fields.get(name).and_then(|located| self.reader.any_text(located));
-        text.unwrap_or_default().to_owned()
+        let scalar = fields.get(name).and_then(|located| self.reader.scalar(located));
+        scalar.map(|scalar| scalar.text.clone()).unwrap_or_default()
     }
 
     /// Reads a boolean, also in the forms of YAML 1.1.
