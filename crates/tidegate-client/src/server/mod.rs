@@ -50,7 +50,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The address is not an http or https URL.
+    /// The address is not an http or https URL, or has a query or a fragment.
     pub fn new(address: &str) -> Result<Self, Error> {
         Client::with(reqwest::Client::new(), address)
     }
@@ -60,8 +60,15 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The address is not an http or https URL.
+    /// The address is not an http or https URL, or has a query or a fragment.
     pub fn with(http: reqwest::Client, address: &str) -> Result<Self, Error> {
+        // The paths of the API are appended. The error does not show the address, because a query
+        // may have a secret.
+        if address.contains(['?', '#']) {
+            let reason = "the address must not have a query or a fragment: remove the `?` or `#` \
+                          and what follows it; `Client::token` sets a secret";
+            return Err(Error::Address(reason.to_owned()));
+        }
         // Without a password.
         let shown = address.rsplit('@').next().unwrap_or_default();
         let invalid = |reason: &str| Error::Address(format!("address `{shown}`: {reason}"));
@@ -69,8 +76,6 @@ impl Client {
         if !matches!(base.scheme(), "http" | "https") || base.host().is_none() {
             return Err(invalid("expected a URL such as http://127.0.0.1:8080"));
         }
-        base.set_query(None);
-        base.set_fragment(None);
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
         }

@@ -105,6 +105,23 @@ fn accepts_only_http_addresses() {
     }
 }
 
+/// Regression: a query and a fragment were dropped. Secrets in them were expected to be sent.
+#[test]
+fn rejects_addresses_with_a_query_or_a_fragment() {
+    for address in [
+        "http://127.0.0.1:8080?token=hush",
+        "http://127.0.0.1:8080/?",
+        "https://limits.example/behind#hush",
+        "http://user:hu#sh@limits.example",
+        "limits.example?token=hush",
+    ] {
+        let error = Client::new(address).expect_err(address);
+        let expected = "invalid server settings: the address must not have a query or a fragment: \
+                        remove the `?` or `#` and what follows it; `Client::token` sets a secret";
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
 /// Regression: an empty token and one that is not ASCII were sent.
 #[test]
 fn rejects_a_token_that_cannot_be_sent() {
