@@ -175,7 +175,8 @@ pub(super) fn read_exempt(reader: &Reader<'_>, located: &LocatedNode) -> Conditi
     let help = "write for example `exempt: { client_ip: [10.0.0.0/8] }`";
     let Some(entries) = reader.map(located, help) else { return Conditions::default() };
     if entries.is_empty() {
-        reader.fail(located, "`exempt` names nobody", format!("{help}, or remove it"));
+        let message = "`exempt` is empty, so no request is exempt";
+        reader.fail(located, message, format!("{help}, or remove it"));
     }
     let new: NewCondition = |field, values| Condition::exempting(field, values);
     read_each_condition(reader, located, entries, new).conditions
