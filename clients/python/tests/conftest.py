@@ -7,17 +7,33 @@ import re
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from tidegate import Client
+from tidegate import Client, Permit
 
 CLIENTS = Path(__file__).parents[2]
 TESTDATA = CLIENTS / "testdata"
 START_TIMEOUT_S = 20.0
+PATIENCE_S = 20.0
+LOG = ["2 per 1h sliding-log"]
+
+
+def somebody() -> str:
+    """Returns a key that no other test uses."""
+    return uuid.uuid4().hex
+
+
+def ends_in_time(permit: Permit) -> bool:
+    """Waits until a permit is lost. Returns whether it is."""
+    ends = time.monotonic() + PATIENCE_S
+    while not permit.lost and time.monotonic() < ends:
+        time.sleep(0.01)
+    return permit.lost
 
 
 @pytest.fixture(scope="session")

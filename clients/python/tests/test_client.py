@@ -1,4 +1,4 @@
-"""Both clients against a real server, and against servers that are not tidegate."""
+"""Both clients against a real server, and against servers that are not tidegate. Permits: test_permits.py."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import asyncio
 import json
 import re
 import socket
-import time
-import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
+from conftest import LOG, ends_in_time, somebody
 
 from tidegate import (
     AsyncClient,
@@ -34,14 +32,6 @@ from tidegate import (
     admit,
     admit_async,
 )
-from tidegate._wire import Raw
-
-LOG = ["2 per 1h sliding-log"]
-PATIENCE_S = 20.0
-
-
-def somebody() -> str:
-    return uuid.uuid4().hex
 
 
 def test_checks_a_key_under_a_policy(client: Client) -> None:
@@ -131,232 +121,6 @@ def test_raises_an_exception_that_names_the_field_for_bad_input(
     assert message.startswith(f"answer from {server_url}/v1/") and message.endswith(f" (field {field})")
 
 
-def test_holds_a_permit_and_gives_it_back(client: Client, server_url: str) -> None:
-    key = somebody()
-    permit = client.permit("jobs", key)
-    assert isinstance(permit, Permit)
-    with permit:
-        denied = client.permit("jobs", key)
-        assert isinstance(denied, Denied)
-        assert not denied.allowed and denied.problem.violated_policies == ("jobs",)
-        assert denied.retry_after_ms is not None and 0 < denied.retry_after_ms <= 60_000
-        names = [name for name, _ in denied.fields]
-        assert names == ["retry-after", "ratelimit", "ratelimit-policy"]
-        assert not permit.lost
-    again = client.permit("jobs", key, ttl_ms=20_000)
-    assert isinstance(again, Permit)
-    assert again.renew() == 20_000
-    assert again.renew(30_000) == 30_000
-    again.release()
-    with pytest.raises(PermitLost, match=rf"^answer from {server_url}/v1/permits/{again.id}: 404 "):
-        again.release()
-
-
-def test_renews_a_permit_while_it_is_held(client: Client) -> None:
-    key, ttl_ms = somebody(), 1500
-    permit = client.permit("jobs", key, ttl_ms=ttl_ms)
-    assert isinstance(permit, Permit)
-    with permit:
-        time.sleep(ttl_ms / 1000 * 1.7)
-        assert isinstance(client.permit("jobs", key), Denied)
-        assert not permit.lost
-
-
-def test_reports_a_lost_permit(client: Client) -> None:
-    permit = client.permit("jobs", somebody(), ttl_ms=600)
-    assert isinstance(permit, Permit)
-    with permit:
-        client._send("DELETE", f"/v1/permits/{permit.id}")
-        ends = time.monotonic() + PATIENCE_S
-        while not permit.lost and time.monotonic() < ends:
-            time.sleep(0.02)
-        assert permit.lost
-
-
-# Regression: the block ran without a permit, and `lost` was false.
-def test_a_permit_cannot_be_held_again(client: Client) -> None:
-    with_block = client.permit("jobs", somebody())
-    released = client.permit("jobs", somebody())
-    ended = client.permit("jobs", somebody())
-    assert isinstance(with_block, Permit) and isinstance(released, Permit) and isinstance(ended, Permit)
-    with with_block:
-        pass
-    released.release()
-    client._send("DELETE", f"/v1/permits/{ended.id}")
-    with pytest.raises(PermitLost, match="^answer from "):
-        ended.renew()
-    for permit, reason in [(with_block, "was given back"), (released, "was given back"), (ended, "has ended")]:
-        with pytest.raises(PermitLost, match=f"^404 Not Found: .* {reason}$") as raised:
-            with permit:
-                pytest.fail("held")
-        assert raised.value.problem.status == 404
-
-
-def test_an_async_permit_cannot_be_held_again(server_url: str) -> None:
-    async def run() -> None:
-        async with AsyncClient(server_url, timeout=10) as client:
-            with_block = await client.permit("jobs", somebody())
-            released = await client.permit("jobs", somebody())
-            ended = await client.permit("jobs", somebody())
-            assert isinstance(with_block, AsyncPermit) and isinstance(released, AsyncPermit)
-            assert isinstance(ended, AsyncPermit)
-            async with with_block:
-                pass
-            await released.release()
-            await client._send("DELETE", f"/v1/permits/{ended.id}")
-            with pytest.raises(PermitLost, match="^answer from "):
-                await ended.renew()
-            for permit, reason in [(with_block, "was given back"), (released, "was given back"), (ended, "has ended")]:
-                with pytest.raises(PermitLost, match=f"^404 Not Found: .* {reason}$"):
-                    async with permit:
-                        pytest.fail("held")
-
-    asyncio.run(run())
-
-
-# Regression: the inner block gave the permit back, and the outer one went on while `lost` was false.
-def test_a_permit_is_in_one_block_at_a_time(client: Client) -> None:
-    key = somebody()
-    permit = client.permit("jobs", key)
-    assert isinstance(permit, Permit)
-
-    def enter() -> None:
-        with permit:
-            pytest.fail("held")
-
-    with permit:
-        with pytest.raises(RuntimeError, match="^the permit is already held by another block; "):
-            enter()
-        with ThreadPoolExecutor(1) as threads, pytest.raises(RuntimeError, match="already held"):
-            threads.submit(enter).result()
-        assert isinstance(client.permit("jobs", key), Denied)
-        assert not permit.lost
-    with pytest.raises(PermitLost, match="was given back$"):
-        enter()
-    assert isinstance(client.permit("jobs", key), Permit)
-
-
-def test_an_async_permit_is_in_one_block_at_a_time(server_url: str) -> None:
-    async def run() -> None:
-        async with AsyncClient(server_url, timeout=10) as client:
-            key = somebody()
-            permit = await client.permit("jobs", key)
-            assert isinstance(permit, AsyncPermit)
-
-            async def enter() -> None:
-                async with permit:
-                    pytest.fail("held")
-
-            async with permit:
-                with pytest.raises(RuntimeError, match="^the permit is already held by another block; "):
-                    await enter()
-                with pytest.raises(RuntimeError, match="already held"):
-                    await asyncio.create_task(enter())
-                assert isinstance(await client.permit("jobs", key), Denied)
-                assert not permit.lost
-            with pytest.raises(PermitLost, match="was given back$"):
-                await enter()
-            assert isinstance(await client.permit("jobs", key), AsyncPermit)
-
-    asyncio.run(run())
-
-
-# Regression: the work began, and the first renewal found that the lease had ended.
-def test_a_permit_whose_lease_has_ended_is_not_entered(client: Client) -> None:
-    permit = client.permit("jobs", somebody(), ttl_ms=20)
-    assert isinstance(permit, Permit)
-    time.sleep(0.03)
-    assert permit.lost
-    with pytest.raises(PermitLost), permit:
-        pytest.fail("held")
-
-
-def test_an_async_permit_whose_lease_has_ended_is_not_entered(server_url: str) -> None:
-    async def run() -> None:
-        async with AsyncClient(server_url, timeout=10) as client:
-            permit = await client.permit("jobs", somebody(), ttl_ms=20)
-            assert isinstance(permit, AsyncPermit)
-            await asyncio.sleep(0.03)
-            with pytest.raises(PermitLost):
-                async with permit:
-                    pytest.fail("held")
-
-    asyncio.run(run())
-
-
-# Regression: `lost` was false while another client held the permit.
-def test_a_released_permit_is_lost(client: Client) -> None:
-    key = somebody()
-    permit = client.permit("jobs", key)
-    assert isinstance(permit, Permit)
-    with permit:
-        permit.release()
-        assert isinstance(client.permit("jobs", key), Permit)
-        assert permit.lost
-
-
-def test_an_async_released_permit_is_lost(server_url: str) -> None:
-    async def run() -> None:
-        async with AsyncClient(server_url, timeout=10) as client:
-            key = somebody()
-            permit = await client.permit("jobs", key)
-            assert isinstance(permit, AsyncPermit)
-            async with permit:
-                await permit.release()
-                assert isinstance(await client.permit("jobs", key), AsyncPermit)
-                assert permit.lost
-
-    asyncio.run(run())
-
-
-# `release` stops the renewals, so the lease ends even if the request fails.
-def test_a_permit_is_lost_although_its_release_failed(server_url: str) -> None:
-    client = Client(server_url, timeout=10)
-    permit = client.permit("jobs", somebody())
-    assert isinstance(permit, Permit)
-    with permit:
-        client.close()
-        with pytest.raises(Unreachable):
-            permit.release()
-        assert permit.lost
-
-
-def test_the_end_of_a_block_does_not_set_lost(client: Client, server_url: str) -> None:
-    permit = client.permit("jobs", somebody())
-    assert isinstance(permit, Permit)
-    with permit:
-        pass
-    assert not permit.lost
-
-    async def run() -> None:
-        async with AsyncClient(server_url, timeout=10) as client:
-            permit = await client.permit("jobs", somebody())
-            assert isinstance(permit, AsyncPermit)
-            async with permit:
-                pass
-            assert not permit.lost
-
-    asyncio.run(run())
-
-
-def test_ends_a_lease_by_the_callers_clock_if_renewals_fail() -> None:
-    given = {"allowed": True, "decided": "exact", "limits": [], "id": "x", "ttl_ms": 100}
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        if request.method == "POST":
-            return httpx.Response(201, json=given)
-        raise httpx.ConnectError("refused")
-
-    with Client(http=httpx.Client(transport=httpx.MockTransport(answer))) as client:
-        permit = client.permit("jobs", "a")
-        assert isinstance(permit, Permit)
-        with permit:
-            ends = time.monotonic() + PATIENCE_S
-            while not permit.lost and time.monotonic() < ends:
-                time.sleep(0.01)
-            assert permit.lost
-
-
 def test_async_client_checks_and_holds_permits(server_url: str) -> None:
     async def run() -> None:
         key, ttl_ms = somebody(), 1500
@@ -380,30 +144,6 @@ def test_async_client_checks_and_holds_permits(server_url: str) -> None:
             assert again.lost
             with pytest.raises(Rejected):
                 await client.check("nope", "a")
-
-    asyncio.run(run())
-
-
-class LosesCancellations(AsyncClient):
-    """Renews as on Python 3.11, whose `asyncio.wait_for` may lose a cancellation."""
-
-    async def _send(self, method: str, path: str, body: object = None, extra_s: float = 0.0) -> Raw:
-        if method == "PUT":
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                pass
-        return await super()._send(method, path, body, extra_s)
-
-
-def test_a_release_ends_although_a_cancellation_is_lost(server_url: str) -> None:
-    async def run() -> None:
-        async with LosesCancellations(server_url, timeout=10) as client:
-            permit = await client.permit("jobs", somebody(), ttl_ms=3000)
-            assert isinstance(permit, AsyncPermit)
-            async with permit:
-                await asyncio.sleep(1.2)
-                await asyncio.wait_for(permit.release(), 10)
 
     asyncio.run(run())
 
@@ -462,10 +202,7 @@ def test_a_closed_client_is_unreachable(server_url: str) -> None:
     assert isinstance(permit, Permit)
     with permit:
         client.close()
-        ends = time.monotonic() + PATIENCE_S
-        while not permit.lost and time.monotonic() < ends:
-            time.sleep(0.02)
-        assert permit.lost
+        assert ends_in_time(permit)
     with pytest.raises(Unreachable, match=f"^no answer from {server_url}/v1/check: the client is closed$"):
         client.check("login", "a")
 
@@ -653,13 +390,6 @@ def test_names_invalid_arguments_before_they_are_sent(
         getattr(client, method)(**arguments)
     with pytest.raises(error, match=f"^{expected}"):
         asyncio.run(ask())
-
-
-def test_names_an_invalid_lease_before_it_is_sent(client: Client) -> None:
-    permit = client.permit("jobs", somebody())
-    assert isinstance(permit, Permit)
-    with permit, pytest.raises(ValueError, match="^ttl_ms must be at least 1, not 0$"):
-        permit.renew(0)
 
 
 def test_the_largest_numbers_are_sent(client: Client) -> None:
