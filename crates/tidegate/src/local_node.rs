@@ -258,8 +258,8 @@ fn excess(check: &Check<'_>, decided: &Decision, counted: u64) -> u64 {
 }
 
 /// The local charge of an admitted check. It is charged in full, even beyond the share of this
-/// node. A token bucket is charged only if it holds the units. Otherwise its debt would grow without
-/// bound on a node that has more than its share of the traffic.
+/// node. A token bucket is charged only if it holds the units. Otherwise its debt would grow
+/// without bound on a node that has more than its share of the traffic.
 fn mirror_charge<'c>(check: &Check<'c>) -> Option<Check<'c>> {
     match check.cost {
         Cost::Ask(0) => None,

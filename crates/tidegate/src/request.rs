@@ -358,8 +358,8 @@ impl<'a> MergedChecks<'a> {
         Ok(())
     }
 
-    /// For each state the number of the group that it is observed in, from 1 on; 0 if it is enforced,
-    /// or if no other state is observed together with it.
+    /// For each state the number of the group that it is observed in, from 1 on; 0 if it is
+    /// enforced, or if no other state is observed together with it.
     pub(crate) fn observed_groups(&self) -> SmallVec<[u8; 4]> {
         let mut groups = SmallVec::from_elem(0, self.states.len());
         // There are at most `MAX_CHECKS` states, and a group has at least two.

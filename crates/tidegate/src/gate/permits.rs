@@ -174,8 +174,8 @@ pub struct SharedPermit {
 }
 
 impl SharedPermit {
-    /// Creates the permit of an admitted request. Observed limits that would have denied the request
-    /// are not held.
+    /// Creates the permit of an admitted request. Observed limits that would have denied the
+    /// request are not held.
     pub(super) fn new(
         plan: &Plan<'_>,
         id: PermitId,

@@ -93,8 +93,8 @@ pub struct Permit<S: Store = MemoryStore> {
 }
 
 impl<S: Store> Permit<S> {
-    /// Creates the permit of an admitted request. Observed limits that would have denied the request
-    /// are not held.
+    /// Creates the permit of an admitted request. Observed limits that would have denied the
+    /// request are not held.
     pub(crate) fn new(
         limiter: Limiter<S>,
         id: PermitId,

@@ -242,8 +242,8 @@ pub fn distinct_checks(steps: &[(Step, bool)], limits: &[Limit]) -> Vec<Generate
     checks
 }
 
-/// Decides a request on states without a store: all enforced checks are charged or none, or consumed
-/// where they consume, and so are the observed checks of each key.
+/// Decides a request on states without a store: all enforced checks are charged or none, or
+/// consumed where they consume, and so are the observed checks of each key.
 pub fn decide_all(
     model: &mut impl States,
     checks: &[GeneratedCheck],

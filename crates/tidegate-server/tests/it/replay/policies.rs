@@ -173,8 +173,8 @@ fn trace_cost_replaces_policy_cost() {
 fn overrides_share_the_count_of_a_key() {
     let files = Files::new("shared-counts");
     let field = ["--field", "header:x-team=team", "--json"];
-    // Algorithm, requests of teams `c` (20 per 10s) and `a` (5 per 10s), admissions above the limit,
-    // wrong denials, and for both limits the largest count and the number of denials.
+    // Algorithm, requests of teams `c` (20 per 10s) and `a` (5 per 10s), admissions above the
+    // limit, wrong denials, and for both limits the largest count and the number of denials.
     for (algorithm, requests, over, wrongly, limits) in [
         ("sliding-log", &[(0, "c", 10), (1, "a", 3)][..], 0, 0, [(0, 3), (10, 0)]),
         ("sliding-log", &[(0, "a", 5), (1, "c", 30)], 0, 0, [(5, 0), (20, 15)]),

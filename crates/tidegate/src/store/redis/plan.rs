@@ -157,8 +157,8 @@ impl ScriptPlan {
         self.states.iter().any(PlannedState::consumes)
     }
 
-    /// For each state, whether an admitted request charges it. `admits` is whether each state admits
-    /// the request.
+    /// For each state, whether an admitted request charges it. `admits` is whether each state
+    /// admits the request.
     pub(super) fn charges(&self, admits: &[bool]) -> Few<bool> {
         let both = || self.states.iter().zip(admits);
         let denies = |group| both().any(|(state, admits)| state.group == group && !admits);
