@@ -1,7 +1,7 @@
 //! Atomics that loom can replace, and mutexes.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 use loom::sync::{Mutex as RawMutex, MutexGuard as RawMutexGuard};
 #[cfg(loom)]
@@ -10,7 +10,7 @@ use loom::{hint::spin_loop, thread::yield_now};
 #[cfg(not(loom))]
 use spin::mutex::{SpinMutex as RawMutex, SpinMutexGuard as RawMutexGuard};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
 use std::{hint::spin_loop, thread::yield_now};
 

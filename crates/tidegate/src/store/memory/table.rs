@@ -20,7 +20,7 @@ use tidegate_core::{PackedSize, Timestamp};
 use super::shard::{FIRST_GROUPS, LockedShard, MOST_GROUPS, NEAR_GROUPS, Shard, ShardRef};
 use super::slot;
 use super::slot_groups::{GROUP, SlotGroups, slot_words};
-use crate::sync::{AtomicU64, Mutex, Ordering::Relaxed};
+use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering::Relaxed};
 
 const LINE_BYTES: usize = 64;
 const LINE_WORDS: usize = LINE_BYTES / size_of::<u64>();
@@ -39,9 +39,10 @@ const MIN_SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 pub(super) struct Table {
     words: Box<[AtomicU64]>,
     shards: Box<[Shard]>,
-    /// For each size, the groups of slots that each shard uses. They are separate from the shards
-    /// and so small that they stay in the cache: a slot is found without waiting for its shard.
-    groups: [Box<[AtomicU64]>; 2],
+    /// For each size, the number of groups of slots that each shard uses. These bytes are separate
+    /// from the shards, and those of a million keys fit the smallest cache: a slot is found without
+    /// waiting for its shard.
+    groups: [Box<[AtomicU8]>; 2],
     /// For each size, the position of the groups.
     regions: [Region; 2],
     /// The number of slots that are not empty, in all shards.
@@ -83,7 +84,7 @@ impl Table {
         // Slots come first: they fill whole cache lines.
         let slots_at = SIZES.map(|size| take(SHARD_GROUPS * group_words(size)));
         let tags_at = SIZES.map(|_| take(SHARD_GROUPS));
-        let groups = || try_collect(shards, |shard| AtomicU64::new(near_groups(shard).encode()));
+        let groups = || try_collect(shards, |_| AtomicU8::new(FIRST_GROUPS));
         Some(Table {
             words,
             shards: try_collect(shards, |_| Shard::new())?,
@@ -124,24 +125,29 @@ impl Table {
     /// The slots of a size that a shard uses.
     #[inline(always)]
     pub(super) fn slot_groups(&self, shard: usize, size: PackedSize) -> SlotGroups<'_> {
-        let Groups { first, count } =
-            Groups::decode(self.groups[size as usize][shard].load(Relaxed));
+        let count = self.groups[size as usize][shard].load(Relaxed);
+        let first = self.first_group(shard, count);
         let region = &self.regions[size as usize];
         let tags_at = region.tags_at + first;
         let slots_at = region.slots_at + first * group_words(size);
         SlotGroups { words: &self.words, tags_at, slots_at, groups: count, size }
     }
 
+    /// The first of the groups that a shard uses, if it uses `count`. Those of a shard that has
+    /// grown are behind the few that every shard begins with.
+    #[inline(always)]
+    fn first_group(&self, shard: usize, count: u8) -> usize {
+        if count > NEAR_GROUPS {
+            self.shards.len() * usize::from(NEAR_GROUPS) + shard * usize::from(MOST_GROUPS)
+        } else {
+            shard * usize::from(NEAR_GROUPS)
+        }
+    }
+
     /// Sets the number of groups of slots of a size that a shard uses. The caller holds the lock of
     /// the shard, and has emptied all of its slots.
     pub(super) fn set_groups(&self, shard: usize, size: PackedSize, count: u8) {
-        let groups = if count > NEAR_GROUPS {
-            let first = self.shards.len() * usize::from(NEAR_GROUPS);
-            Groups { first: first + shard * usize::from(MOST_GROUPS), count }
-        } else {
-            Groups { count, ..near_groups(shard) }
-        };
-        self.groups[size as usize][shard].store(groups.encode(), Relaxed);
+        self.groups[size as usize][shard].store(count, Relaxed);
     }
 
     /// Starts to load the cache lines of these words without waiting for them. The result is
@@ -247,30 +253,6 @@ struct Region {
     /// The first word of tag bytes. Each group has one.
     tags_at: usize,
     slots_at: usize,
-}
-
-/// The groups that a shard uses, among those of all shards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Groups {
-    first: usize,
-    count: u8,
-}
-
-impl Groups {
-    /// Encodes both numbers in one word, which is read without a lock.
-    fn encode(self) -> u64 {
-        (self.first as u64) << 8 | u64::from(self.count)
-    }
-
-    #[inline(always)]
-    fn decode(word: u64) -> Self {
-        Groups { first: (word >> 8) as usize, count: word as u8 }
-    }
-}
-
-/// The groups of a new shard, which are adjacent to those of the next one.
-fn near_groups(shard: usize) -> Groups {
-    Groups { first: shard * usize::from(NEAR_GROUPS), count: FIRST_GROUPS }
 }
 
 /// The number of groups reserved for each shard: those of a small shard, and those of a grown one.
