@@ -2,8 +2,8 @@
 //!
 //! A store that keeps millions of states lays them out in cache lines together with their keys, so
 //! a state has to fit exactly. There are two sizes: 40 bits, for counters, and those 40 bits with
-//! six more words, for every other state of bounded size. Logs and permits can grow, so they are
-//! not packed.
+//! six more words, for every other state of bounded size and for short logs. Longer logs and permits
+//! can grow, so they are not packed.
 //!
 //! Both sizes have a *deadline*: the time from which on the state no longer matters, in steps of
 //! 2^19 us (about half a second), rounded up. A store drops a state by its deadline without knowing
@@ -12,6 +12,7 @@
 
 use crate::algorithms::AlgorithmState;
 use crate::algorithms::sliding_counter::decide_small;
+use crate::algorithms::sliding_log::{decide_short_log, packed_entries};
 use crate::algorithms::sliding_window::{decide_cells, decide_times};
 use crate::{
     Algorithm, Attempt, Decision, FixedWindow, Limit, SlidingCounter, Timestamp, TokenBucket,
@@ -48,6 +49,8 @@ pub enum PackedKind {
     LargeFixed,
     /// A `token-bucket`.
     Bucket,
+    /// A short `sliding-log`.
+    Log,
     /// A `sliding-window` in the times form.
     Times,
     /// A `sliding-window` of 15 cells.
@@ -60,19 +63,20 @@ pub enum PackedKind {
 
 impl PackedKind {
     /// All kinds, in the order of their discriminants.
-    pub const ALL: [PackedKind; 9] = [
+    pub const ALL: [PackedKind; 10] = [
         PackedKind::SmallCounter,
         PackedKind::LargeCounter,
         PackedKind::SmallFixed,
         PackedKind::LargeFixed,
         PackedKind::Bucket,
+        PackedKind::Log,
         PackedKind::Times,
         PackedKind::Cells15,
         PackedKind::Cells7,
         PackedKind::Cells3,
     ];
 
-    /// The kind of the states of a limit; `None` if they can grow. Counters use the small size if a
+    /// The kind of the states of a limit; `None` if they are not packed. Counters use the small size if a
     /// deadline identifies their window and the limit's count fits. Forced charges can still exceed
     /// it.
     pub(crate) const fn of(count: u64, window_us: u64, algorithm: Algorithm) -> Option<Self> {
@@ -85,11 +89,12 @@ impl PackedKind {
             (Algorithm::FixedWindow, _) if is_long => PackedKind::SmallFixed,
             (Algorithm::FixedWindow, _) => PackedKind::LargeFixed,
             (Algorithm::TokenBucket, _) => PackedKind::Bucket,
+            (Algorithm::SlidingLog, _) => PackedKind::Log,
             (Algorithm::SlidingWindow, WindowForm::Times) => PackedKind::Times,
             (Algorithm::SlidingWindow, WindowForm::Cells15) => PackedKind::Cells15,
             (Algorithm::SlidingWindow, WindowForm::Cells7) => PackedKind::Cells7,
             (Algorithm::SlidingWindow, WindowForm::Cells3) => PackedKind::Cells3,
-            (Algorithm::SlidingLog | Algorithm::Concurrency, _) => return None,
+            (Algorithm::Concurrency, _) => return None,
         })
     }
 
@@ -120,6 +125,18 @@ impl PackedWords for [u64; Packed::WORDS] {
     #[inline(always)]
     fn set(&mut self, number: usize, bits: u64) {
         self[number] = bits;
+    }
+}
+
+impl<W: PackedWords> PackedWords for &mut W {
+    #[inline(always)]
+    fn get(&self, number: usize) -> u64 {
+        (**self).get(number)
+    }
+
+    #[inline(always)]
+    fn set(&mut self, number: usize, bits: u64) {
+        (**self).set(number, bits);
     }
 }
 
@@ -184,6 +201,12 @@ impl Packed {
         Some(Self::new(Self::deadline_at(expires_at)?, head, words))
     }
 
+    /// Returns the number of entries of a packed log with this head.
+    #[inline]
+    pub fn log_entries(head: u64) -> u64 {
+        packed_entries(head)
+    }
+
     /// Returns the body of a state with a deadline and a head.
     #[inline(always)]
     pub const fn body(deadline: u64, head: u64) -> u64 {
@@ -208,7 +231,7 @@ impl Packed {
 
 impl<W: PackedWords> Packed<W> {
     /// Decides on a state of the kind of the limit in place; see [`Packed::decide_kind`]. Returns
-    /// `None` also if the states of the limit can grow.
+    /// `None` also if the states of the limit are not packed.
     ///
     /// The memory store does not call it: it selects the kind before it finds the slot, so that
     /// both are compiled for each kind. The tests use it.
@@ -225,6 +248,7 @@ impl<W: PackedWords> Packed<W> {
             PackedKind::SmallFixed => decide_as!(SmallFixed),
             PackedKind::LargeFixed => decide_as!(LargeFixed),
             PackedKind::Bucket => decide_as!(Bucket),
+            PackedKind::Log => decide_as!(Log),
             PackedKind::Times => decide_as!(Times),
             PackedKind::Cells15 => decide_as!(Cells15),
             PackedKind::Cells7 => decide_as!(Cells7),
@@ -237,9 +261,9 @@ impl<W: PackedWords> Packed<W> {
     ///
     /// Returns `None`, and leaves the state unchanged, if the store has to unpack the state and to
     /// lock it for this decision: if the new state would not fit its size, if its deadline would
-    /// become earlier or change in more than the low bits, or if a `sliding-window` is charged
-    /// unconditionally or refunded, has the form or pace of another limit, or is ahead of the
-    /// clock.
+    /// become earlier or change in more than the low bits, or if a `sliding-window` or a log is
+    /// charged unconditionally or refunded, has the form or pace of another limit, or is ahead of
+    /// the clock.
     #[inline(always)]
     pub fn decide_kind<const KIND: usize>(
         &mut self,
@@ -271,6 +295,7 @@ impl<W: PackedWords> Packed<W> {
                 let mut bucket = TokenBucket::unpack(self);
                 decide_and_pack!(bucket => bucket.pack(limit))
             }
+            PackedKind::Log => decide_short_log(self, limit, attempt, admitted),
             PackedKind::Times => decide_times(self, limit, attempt, admitted),
             PackedKind::Cells15 => {
                 decide_cells::<{ WindowForm::Cells15 as usize }, W>(self, limit, attempt, admitted)
@@ -301,7 +326,7 @@ impl<W: PackedWords> Packed<W> {
         true
     }
 
-    /// Whether charging a `sliding-window` at a time would change only the low bits of the
+    /// Whether charging a `sliding-window` or a log at a time would change only the low bits of the
     /// deadline. The time is then below 2^53 us.
     #[inline(always)]
     pub(crate) fn may_be_charged(&self, limit: &Limit, now_us: u64) -> bool {

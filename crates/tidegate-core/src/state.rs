@@ -96,8 +96,8 @@ impl State {
         View::new(&state, limit, &now)
     }
 
-    /// Packs the state for a store. Returns `None` if the state can grow, does not fit the size, or
-    /// expires later than the latest deadline.
+    /// Packs the state for a store. Returns `None` if the state holds permits, does not fit the size,
+    /// or expires later than the latest deadline.
     #[inline]
     pub fn pack(&self, limit: &Limit, size: PackedSize) -> Option<Packed> {
         match self {
@@ -105,7 +105,8 @@ impl State {
             State::SlidingCounter(counter) => counter.pack(limit, size),
             State::FixedWindow(window) => window.pack(limit, size),
             State::TokenBucket(bucket) => bucket.pack(limit),
-            State::SlidingLog(_) | State::Concurrency(_) => None,
+            State::SlidingLog(log) => log.pack(limit),
+            State::Concurrency(_) => None,
         }
     }
 
@@ -119,7 +120,8 @@ impl State {
             }
             Algorithm::FixedWindow => State::FixedWindow(FixedWindow::unpack(limit, size, packed)),
             Algorithm::TokenBucket => State::TokenBucket(TokenBucket::unpack(packed)),
-            Algorithm::SlidingLog | Algorithm::Concurrency => State::new(limit),
+            Algorithm::SlidingLog => State::SlidingLog(SlidingLog::unpack(limit, packed)),
+            Algorithm::Concurrency => State::new(limit),
         }
     }
 

@@ -128,11 +128,12 @@ pub struct Limit {
     count_cap: u64,
     /// The form of a `sliding-window` of this count.
     form: WindowForm,
-    /// The kind of its packed states; `None` if its states can grow.
+    /// The kind of its packed states; `None` if they are not packed.
     packed_kind: Option<PackedKind>,
     id: u64,
-    /// The largest time from now to the deadline of a `sliding-window`, unless the clock stepped
-    /// back: a window, a cell (in the times form, two steps of its grid) and a deadline step.
+    /// The largest time from now to the deadline of a log or `sliding-window`, unless the clock
+    /// stepped back: a window, a deadline step and, for a `sliding-window`, a cell (in the times
+    /// form, two steps of its grid).
     latest_deadline_us: u64,
     algorithm: Algorithm,
 }
@@ -191,7 +192,11 @@ impl Limit {
             step: Divisor::new(WindowForm::step_us(cell_us)),
             pace: EvenPace::new(count, window_us),
         };
-        let cells = if matches!(WindowForm::of(count), WindowForm::Times) { 2 } else { 1 };
+        let late_us = match (algorithm, WindowForm::of(count)) {
+            (Algorithm::SlidingWindow, WindowForm::Times) => 2 * cell_us,
+            (Algorithm::SlidingWindow, _) => cell_us,
+            _ => 0,
+        };
         let limit = Limit {
             count,
             burst: count,
@@ -200,7 +205,7 @@ impl Limit {
             form: WindowForm::of(count),
             packed_kind: PackedKind::of(count, window_us, algorithm),
             id: 0,
-            latest_deadline_us: window_us + cells * cell_us + Packed::DEADLINE_STEP_US,
+            latest_deadline_us: window_us + late_us + Packed::DEADLINE_STEP_US,
             algorithm,
         };
         limit.derived()
@@ -385,7 +390,8 @@ impl Limit {
         now < charged_at.plus_micros(self.grid.window_us.saturating_mul(windows))
     }
 
-    /// Returns how a store packs the states of this limit; `None` if they can grow.
+    /// Returns how a store packs the states of this limit; `None` if it does not. A store also has
+    /// to keep logs that are too long to be packed.
     #[inline(always)]
     pub const fn packed_kind(&self) -> Option<PackedKind> {
         self.packed_kind
@@ -440,8 +446,8 @@ impl Limit {
         &self.grid
     }
 
-    /// The largest time from now to the deadline of a `sliding-window`, unless the clock stepped
-    /// back.
+    /// The largest time from now to the deadline of a log or `sliding-window`, unless the clock
+    /// stepped back.
     #[inline(always)]
     pub(crate) const fn latest_deadline_us(&self) -> u64 {
         self.latest_deadline_us

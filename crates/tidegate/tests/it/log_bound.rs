@@ -114,3 +114,39 @@ fn a_new_log_beyond_the_bound_overflows() {
     assert!(check_at(&limiter, NOW, "c", &counter, 1).allowed, "a counter needs no entries");
     assert!(check_at(&limiter, NOW + 11 * S, "c", &limit, 1).allowed, "the others have expired");
 }
+
+/// A log moves from its slot to the slab when it grows, and back when it shrinks.
+#[test]
+fn entries_are_counted_while_a_log_grows_and_shrinks() {
+    let limit = limit("100 per 10s sliding-log");
+    let limiter = bounded(1_000);
+    let entries = || limiter.stats().log_entries;
+    for round in [NOW, NOW + 100 * S] {
+        // Two units at every time are one entry.
+        for number in 0..50 {
+            assert!(check_at(&limiter, round + number, "key", &limit, 2).allowed);
+            assert_eq!(entries(), number + 1);
+        }
+        assert!(!check_at(&limiter, round + 50, "key", &limit, 1).allowed);
+        for number in 0..49 {
+            let decision = check_at(&limiter, round + 10 * S + number, "key", &limit, Cost::PEEK);
+            assert_eq!((decision.remaining, entries()), (2 * number + 2, 49 - number));
+            assert_eq!(decision.reset_after.as_micros(), 49 - number);
+        }
+        // A packed log is charged, reports its wait and is refunded.
+        let now = round + 10 * S + 48;
+        let decision = check_at(&limiter, now, "key", &limit, 99);
+        assert_eq!((decision.allowed, decision.retry_after.as_micros()), (false, Some(1)));
+        assert!(check_at(&limiter, now, "key", &limit, 3).allowed);
+        assert_eq!(entries(), 2);
+        let decision = check_at(&limiter, now, "key", &limit, Cost::Refund(4));
+        assert_eq!((decision.remaining, entries()), (99, 1));
+    }
+    let now = NOW + 200 * S;
+    for key in 0..20 {
+        assert!(check_at(&limiter, now, format!("key {key}"), &limit, 5).allowed);
+    }
+    let before = entries();
+    assert!(check_at(&limiter, now, "key 0", &limit, Cost::Refund(5)).allowed);
+    assert_eq!(entries(), before - 1);
+}

@@ -59,21 +59,7 @@ impl CellWords for [u64; WORDS] {
 }
 
 /// The words of a packed state that is decided in place.
-pub(super) struct InPlace<'w, W>(pub(super) &'w mut W);
-
-impl<W: PackedWords> PackedWords for InPlace<'_, W> {
-    #[inline(always)]
-    fn get(&self, number: usize) -> u64 {
-        self.0.get(number)
-    }
-
-    #[inline(always)]
-    fn set(&mut self, number: usize, bits: u64) {
-        self.0.set(number, bits);
-    }
-}
-
-impl<W: PackedWords> CellWords for InPlace<'_, W> {
+impl<W: PackedWords> CellWords for &mut W {
     const IN_PLACE: bool = true;
 }
 

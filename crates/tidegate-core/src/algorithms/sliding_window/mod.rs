@@ -102,7 +102,7 @@ mod times_form;
 use alloc::vec::Vec;
 
 pub use cells_form::Cell;
-use cells_form::{Cells, InPlace};
+use cells_form::Cells;
 pub use form::WindowForm;
 use packed_cells::{has_form_and_pace, newest_age, newest_before};
 use times_form::Times;
@@ -399,7 +399,7 @@ pub(crate) fn decide_times<W: PackedWords>(
     }
     let now = limit.cell_position(attempt.now);
     let deadline_us = packed.deadline_us();
-    let mut times = Times::unpack(limit, packed.head(), deadline_us, InPlace(&mut packed.words));
+    let mut times = Times::unpack(limit, packed.head(), deadline_us, &mut packed.words);
     if times.is_ahead(&now) {
         return None;
     }
@@ -441,7 +441,7 @@ pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
         // It follows from the deadline that the newest cell is fewer than 2^13 cells before or
         // after the current one.
         let newest = now.index - newest_age(now.index, packed.body, form)?;
-        let mut cells = Cells::unpack(form, packed.body, newest, InPlace(&mut packed.words));
+        let mut cells = Cells::unpack(form, packed.body, newest, &mut packed.words);
         if form == WindowForm::Cells3 && cells.pace != pace {
             return None;
         }
@@ -449,7 +449,7 @@ pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
         cells
     } else if packed.deadline_us() <= now_us {
         rarely();
-        Cells::empty(form, pace, InPlace(&mut packed.words))
+        Cells::empty(form, pace, &mut packed.words)
     } else {
         return None;
     };

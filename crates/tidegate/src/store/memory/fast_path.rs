@@ -1,8 +1,8 @@
 //! The fast path of one check: seizes its slot, decides and releases the slot, without the lock of
 //! a shard. Requests with several checks are decided in `fast_path_several.rs`.
 //!
-//! It applies to states that are in their slots. Logs and permits are in the slab, so they take the
-//! locked path (`locked_path.rs`). So do new keys, and states that cannot be decided on in place
+//! It applies to states that are in their slots. Long logs and permits are in the slab, so they take
+//! the locked path (`locked_path.rs`). So do new keys, and states that cannot be decided on in place
 //! ([`Packed::decide_kind`] lists the reasons). All of these are left unchanged here.
 //!
 //! The functions that decide are compiled for each kind of packed states (`for_kind!`).
@@ -59,7 +59,7 @@ impl<'a> SeizedSlot<'a> {
         fingerprint: Fingerprint,
     ) -> Result<Self, FastPathMiss> {
         let slot = slot_ref.try_seize().ok_or(FastPathMiss::Contended)?;
-        if !fingerprint.matches_inline(slot.tag) {
+        if !fingerprint.matches_packed(slot.tag) {
             slot_ref.release(slot.body);
             return Err(FastPathMiss::NotApplicable);
         }
@@ -88,25 +88,6 @@ impl<'a> SeizedSlot<'a> {
             }
         }
     }
-
-    /// Decides one check on the state in the slot, and releases the slot.
-    #[inline(always)]
-    fn decide_and_release<const KIND: usize>(
-        self,
-        check: &Check<'_>,
-        now: Timestamp,
-    ) -> Result<Decision, FastPathMiss> {
-        match self.decide::<KIND>(check.limit, Attempt::new(check.cost, now), true) {
-            Some((decision, body)) => {
-                self.slot_ref.release(body);
-                Ok(decision)
-            }
-            None => {
-                self.slot_ref.release(self.slot.body);
-                Err(FastPathMiss::NotApplicable)
-            }
-        }
-    }
 }
 
 /// Calls a function that is compiled for each kind of packed states, with the kind of a limit.
@@ -121,6 +102,7 @@ macro_rules! for_kind {
             PackedKind::SmallFixed => for_kind!(@call SmallFixed, $($function).+, $arguments),
             PackedKind::LargeFixed => for_kind!(@call LargeFixed, $($function).+, $arguments),
             PackedKind::Bucket => for_kind!(@call Bucket, $($function).+, $arguments),
+            PackedKind::Log => for_kind!(@call Log, $($function).+, $arguments),
             PackedKind::Times => for_kind!(@call Times, $($function).+, $arguments),
             PackedKind::Cells15 => for_kind!(@call Cells15, $($function).+, $arguments),
             PackedKind::Cells7 => for_kind!(@call Cells7, $($function).+, $arguments),
@@ -134,8 +116,8 @@ macro_rules! for_kind {
 
 pub(super) use for_kind;
 
-/// The kind of the states of a check, if the fast path decides it. It does not decide on logs and
-/// permits, nor does it charge denied requests.
+/// The kind of the states of a check, if the fast path decides it. It does not decide on permits,
+/// nor does it charge denied requests.
 #[inline(always)]
 fn fast_path_kind(check: &Check<'_>) -> Option<PackedKind> {
     check.limit.packed_kind().filter(|_| check.overflow == Overflow::Refuse)
@@ -256,7 +238,8 @@ impl MemoryStore {
     }
 
     /// Decides one check if its state is in its most probable slot. The time is read while the slot
-    /// is seized, so that the times of a slot never run backwards.
+    /// is seized, so that the times of a slot never run backwards. A long log is in the slab and is
+    /// decided on there.
     #[inline(always)]
     fn try_one<const KIND: usize>(
         &self,
@@ -266,14 +249,46 @@ impl MemoryStore {
         prefetched: Prefetched,
     ) -> Result<Decision, FastPathMiss> {
         let state_hash = hash ^ check.limit.id();
-        let fingerprint = Fingerprint::new(state_hash);
-        let groups =
-            self.table.slot_groups(self.table.shard_of(state_hash), PackedKind::ALL[KIND].size());
+        let kind = PackedKind::ALL[KIND];
+        let fingerprint = Fingerprint::of(state_hash, kind == PackedKind::Log);
+        let shard = self.table.shard_of(state_hash);
+        let groups = self.table.slot_groups(shard, kind.size());
         if prefetched == Prefetched::No {
             groups.prefetch(fingerprint);
         }
         let slot_ref = groups.probable_slot(fingerprint).ok_or(FastPathMiss::NotApplicable)?;
-        SeizedSlot::new(slot_ref, fingerprint)?.decide_and_release::<KIND>(check, self.time(at))
+        if kind == PackedKind::Log && !fingerprint.matches_packed(slot_ref.tag()) {
+            let decision = self.decide_on_log(check, (shard, fingerprint, slot_ref), at);
+            return decision.ok_or(FastPathMiss::NotApplicable);
+        }
+        let seized = SeizedSlot::new(slot_ref, fingerprint)?;
+        self.decide_and_release::<KIND>(seized, check, self.time(at))
+    }
+
+    /// Decides one check on the state in a seized slot, and releases the slot.
+    #[inline(always)]
+    fn decide_and_release<const KIND: usize>(
+        &self,
+        seized: SeizedSlot<'_>,
+        check: &Check<'_>,
+        now: Timestamp,
+    ) -> Result<Decision, FastPathMiss> {
+        let SeizedSlot { slot_ref, slot } = seized;
+        let is_log = PackedKind::ALL[KIND] == PackedKind::Log;
+        let decided = match is_log && self.is_out_of_entries() {
+            true => None,
+            false => seized.decide::<KIND>(check.limit, Attempt::new(check.cost, now), true),
+        };
+        let Some((decision, body)) = decided else {
+            slot_ref.release(slot.body);
+            return Err(FastPathMiss::NotApplicable);
+        };
+        if is_log {
+            let [before, after] = [slot.body, body].map(Packed::log_entries);
+            self.table.count_entries(before, after);
+        }
+        slot_ref.release(body);
+        Ok(decision)
     }
 
     /// Decides a check that the fast path does not decide; see [`fast_path_kind`].
@@ -307,7 +322,7 @@ impl MemoryStore {
             let mut backoff = Backoff::new();
             loop {
                 let decided = self.seize(&hashed).and_then(|seized| {
-                    for_kind!(kind, seized.decide_and_release, (check, self.time(at)))
+                    for_kind!(kind, self.decide_and_release, (seized, check, self.time(at)))
                 });
                 match decided {
                     Ok(decision) => return decision,

@@ -82,7 +82,7 @@ impl MemoryStore {
         let state_hash = request.hash ^ check.limit.id();
         let groups =
             self.table.slot_groups(self.table.shard_of(state_hash), slot_size(check.limit));
-        request.slot_ref = groups.probable_slot(Fingerprint::new(state_hash));
+        request.slot_ref = groups.probable_slot(Fingerprint::new(state_hash, check.limit));
         if let Some(slot_ref) = request.slot_ref {
             std::hint::black_box(slot_ref.tag());
         }
@@ -109,8 +109,10 @@ impl MemoryStore {
             };
         };
         match check.limit.packed_kind() {
-            Some(kind) => for_kind!(kind, self.decide_with_rest, (request, index, admitted)),
-            None => SeveralOutcome::Missed(FastPathMiss::NotApplicable),
+            Some(kind) if kind != PackedKind::Log => {
+                for_kind!(kind, self.decide_with_rest, (request, index, admitted))
+            }
+            _ => SeveralOutcome::Missed(FastPathMiss::NotApplicable),
         }
     }
 
@@ -216,8 +218,8 @@ impl MemoryStore {
         hash: u64,
         slot_ref: Option<SlotRef<'s>>,
     ) -> Result<SeizedSlot<'s>, FastPathMiss> {
-        let fingerprint = Fingerprint::new(hash ^ check.limit.id());
-        let slot_ref = slot_ref.filter(|slot_ref| fingerprint.matches_inline(slot_ref.tag()));
+        let fingerprint = Fingerprint::new(hash ^ check.limit.id(), check.limit);
+        let slot_ref = slot_ref.filter(|slot_ref| fingerprint.matches_packed(slot_ref.tag()));
         match slot_ref {
             Some(slot_ref) => SeizedSlot::new(slot_ref, fingerprint),
             None => self.seize(&self.with_hash(hash, check)),

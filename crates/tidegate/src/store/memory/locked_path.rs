@@ -14,10 +14,10 @@ use tidegate_core::{
 use super::MemoryStore;
 use super::request::{HashedCheck, InlineVec, StateCheck};
 use super::shard::LockedShard;
-use super::slot::{self, Slot, SlotRef};
+use super::slot::{self, Fingerprint, Slot, SlotRef};
 use super::slot_groups::slot_size;
 use super::when_full::{WhenFull, denied_full, lacks_room};
-use crate::Overflow;
+use crate::{Check, Overflow};
 
 /// The states of a request in locked shards.
 struct LoadedStates<'l, 's> {
@@ -38,7 +38,7 @@ struct LoadedState<'s> {
     /// The index of its copy, unless it is in the slab.
     copy: Option<usize>,
     /// The number of log entries or permits it held when it was loaded.
-    entries: usize,
+    entries: u64,
     outcome: CheckOutcome,
 }
 
@@ -69,11 +69,8 @@ impl<'l, 's> LoadedStates<'l, 's> {
         let locked = &mut self.locks[lock];
         let slot_ref = if check.is_untracked() { None } else { find(locked, &check.hashed) };
         let mut slot = slot_ref.map_or(Slot::default(), SlotRef::read);
-        let (mut copy, mut entries) = (None, 0);
-        if slot.is_in_slab() {
-            entries = locked.slab().get(slot.head()).entries();
-        } else {
-            copy = Some(self.copies.len());
+        let copy = (!slot.is_in_slab()).then_some(self.copies.len());
+        if copy.is_some() {
             self.copies.push(match slot_ref {
                 Some(slot_ref) => {
                     slot = slot_ref.seize();
@@ -82,8 +79,9 @@ impl<'l, 's> LoadedStates<'l, 's> {
                 None => State::new(limit),
             });
         }
-        let outcome = CheckOutcome::default();
-        self.states.push(LoadedState { slot_ref, slot, lock, copy, entries, outcome });
+        let (index, outcome) = (self.states.len(), CheckOutcome::default());
+        self.states.push(LoadedState { slot_ref, slot, lock, copy, entries: 0, outcome });
+        self.states[index].entries = self.state(index).entries() as u64;
     }
 
     #[inline]
@@ -104,11 +102,6 @@ impl MemoryStore {
         check: HashedCheck<'_>,
         time: &dyn Fn() -> Timestamp,
     ) -> Decision {
-        if check.limit.algorithm() == Algorithm::SlidingLog
-            && let Some(decision) = self.decide_on_log(&check, time)
-        {
-            return decision;
-        }
         let mut checks = [StateCheck::new(check, false, Overflow::Refuse)];
         let mut decision = Decision::default();
         let decisions = std::slice::from_mut(&mut decision);
@@ -116,27 +109,36 @@ impl MemoryStore {
         decision
     }
 
-    /// Decides one check on a log. Returns `None` if the log is not in the slab, or if the store
-    /// may be out of entries.
-    fn decide_on_log(
+    /// Decides one check on a log in the slab, if `slot_ref` is its slot. Returns `None` if it is
+    /// not, or if the store may be out of entries. A log that has become short moves to its slot.
+    #[inline(never)]
+    pub(super) fn decide_on_log(
         &self,
-        check: &HashedCheck<'_>,
-        time: &dyn Fn() -> Timestamp,
+        check: &Check<'_>,
+        (shard, fingerprint, slot_ref): (usize, Fingerprint, SlotRef<'_>),
+        at: Option<Timestamp>,
     ) -> Option<Decision> {
-        // The slot is in the cache less often than the lock, so loading it starts first.
-        std::hint::black_box(self.table.prefetch(&[self.probable_word(check)]));
-        let mut locked = self.table.lock(check.shard);
-        let slot_ref = locked.find(check.fingerprint(), PackedSize::Small)?;
+        let mut locked = self.table.lock(shard);
         let slot = slot_ref.read();
-        if !slot.is_in_slab() || self.table.entries() >= self.max_log_entries {
+        let is_log = fingerprint.matches(slot.tag) && slot.is_in_slab();
+        if !is_log || self.is_out_of_entries() {
             return None;
         }
         let log = locked.slab().log(slot.head())?;
-        let before = log.entries().len();
-        let decision = log.decide(check.limit, &Attempt::new(check.cost, time()));
-        self.table.count_entries(before, log.entries().len());
-        let deadline = slot::deadline(log.expires_at(check.limit));
-        set_deadline(&mut locked, slot_ref, slot, deadline);
+        let before = log.entries().len() as u64;
+        let decision = log.decide(check.limit, &Attempt::new(check.cost, self.time(at)));
+        self.table.count_entries(before, log.entries().len() as u64);
+        match log.pack_if_short(check.limit) {
+            Some(packed) => {
+                locked.slab().remove(slot.head());
+                let slot = Slot::packed(fingerprint, packed.deadline(), packed.head());
+                locked.put(slot_ref, slot, &packed.words);
+            }
+            None => {
+                let deadline = slot::deadline(log.expires_at(check.limit));
+                set_deadline(&mut locked, slot_ref, slot, deadline);
+            }
+        }
         Some(decision)
     }
 
@@ -251,7 +253,7 @@ impl MemoryStore {
         &self,
         check: &StateCheck<'_>,
         state: &mut dyn DynState,
-        before: usize,
+        before: u64,
         attempt: &Attempt,
     ) -> CheckOutcome {
         let limit = check.hashed.limit;
@@ -318,7 +320,7 @@ impl MemoryStore {
             let LoadedState { slot_ref, slot, lock, copy, entries, .. } = loaded.states[index];
             let Some(slot_ref) = slot_ref else { continue };
             let (state, limit) = (loaded.state(index), check.hashed.limit);
-            self.table.count_entries(entries, state.entries());
+            self.table.count_entries(entries, state.entries() as u64);
             let deadline = slot::deadline(state.expires_at(limit));
             let locked = &mut loaded.locks[lock];
             match copy {
@@ -336,7 +338,10 @@ impl MemoryStore {
             match (slot_ref, copy) {
                 (None, _) => {}
                 (Some(slot_ref), Some(_)) => slot_ref.release(slot.body),
-                (_, None) => self.table.count_entries(entries, loaded.state(index).entries()),
+                (_, None) => {
+                    let left = loaded.state(index).entries() as u64;
+                    self.table.count_entries(entries, left);
+                }
             }
         }
     }
@@ -390,7 +395,7 @@ fn put<'a>(
 ) {
     let fingerprint = check.fingerprint();
     if let Some(packed) = state.pack(check.limit, slot_ref.size()) {
-        let slot = Slot::inline(fingerprint, packed.deadline(), packed.head());
+        let slot = Slot::packed(fingerprint, packed.deadline(), packed.head());
         locked.put_seized(slot_ref, slot, &packed.words);
     } else {
         let deadline = slot::deadline(state.expires_at(check.limit));
@@ -437,5 +442,28 @@ mod tests {
             now
         });
         assert!(is_read.get() && decision.allowed);
+    }
+
+    #[test]
+    fn log_is_in_the_slab_only_while_it_is_long() {
+        let store = MemoryStore::new(MemoryOptions::default(), Clock::default()).expect("memory");
+        let limit: Limit = "100 per 1m sliding-log".parse().expect("a limit");
+        let hashed = store.hashed(&Check::new("alice", &limit, 0));
+        let is_in_slab = || {
+            let slot_ref = find(&store.table.lock(hashed.shard), &hashed).expect("a slot");
+            slot_ref.read().is_in_slab()
+        };
+        let check = |second: u64, cost: u64| {
+            let now = Timestamp::from_micros(1_700_000_000_000_000 + second * 1_000_000);
+            let decision = store.decide_one(&Check::new("alice", &limit, cost), Some(now));
+            decision.expect("a valid check").remaining
+        };
+        // A time within a minute takes 26 bits, and 384 bits have room for 14 of them.
+        for second in 0..14 {
+            assert_eq!((check(second, 1), is_in_slab()), (99 - second, false));
+        }
+        assert_eq!((check(14, 1), is_in_slab()), (85, true));
+        assert_eq!((check(67, 0), is_in_slab()), (93, false));
+        assert_eq!((check(67, 1), is_in_slab()), (92, false));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   check -> hash -> shard -> slot (seize) -> algorithm -> slot (release) -> decision
-//!                               \-> slab, for logs and permits
+//!                               \-> slab, for long logs and permits
 //! ```
 //!
 //! - `request.rs`: the states in which a request counts, and their decisions;
@@ -21,15 +21,14 @@
 //! decide_one                       one check
 //! |- decide_packed                 its states fit a slot; compiled for each kind of them
 //! |  '- decide_hashed
-//! |     |- try_one                 the most probable slot, without a lock
+//! |     |- try_one                 the most probable slot
+//! |     |  |- decide_and_release   a packed state, without a lock
+//! |     |  '- decide_on_log        a log in the slab
 //! |     '- decide_after_miss       another slot, a new key, or a slot that is seized
 //! |        |- decide_and_release   any slot of the key, without a lock
-//! |        '- decide_one_locked
-//! |           |- decide_on_log     a log in the slab
-//! |           '- decide_locked
+//! |        '- decide_one_locked, decide_locked
 //! '- decide_slowly
-//!    |- decide_all                 `Overflow::Consume`
-//!    '- decide_after_miss          a log, which is in the slab
+//!    '- decide_all                 `Overflow::Consume`
 //! decide_batch                     several requests with one check: prefetches, then as decide_one
 //! |- decide_hashed
 //! '- decide_slowly
@@ -275,7 +274,7 @@ impl MemoryStore {
             PermitOperation::Release(permit) => permits.release(permit),
             PermitOperation::Renew(permit) => permits.renew(limit, permit, self.clock.now()),
         };
-        self.table.count_entries(before, permits.len());
+        self.table.count_entries(before as u64, permits.len() as u64);
         let deadline = slot::deadline(permits.expires_at(limit));
         locked_path::set_deadline(&mut locked, slot_ref, slot, deadline);
         done

@@ -44,7 +44,7 @@ impl HashedCheck<'_> {
 
     #[inline]
     pub(super) fn fingerprint(&self) -> Fingerprint {
-        Fingerprint::new(self.state_hash())
+        Fingerprint::new(self.state_hash(), self.limit)
     }
 }
 

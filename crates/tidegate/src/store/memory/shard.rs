@@ -135,7 +135,7 @@ impl<'a> LockedShard<'a> {
     ) -> Option<SlotRef<'a>> {
         let steps_passed = self.shard.table.deadline_steps_passed(now);
         // The deadline has not passed, so the next claim in this shard does not take the slot.
-        let mark = Slot::inline(fingerprint, slot::deadline_steps_passed(now) + 1, 0);
+        let mark = Slot::packed(fingerprint, slot::deadline_steps_passed(now) + 1, 0);
         while let Some(slot_ref) = self.expired_slot(fingerprint, size, steps_passed) {
             let found = slot_ref.seize();
             if found.is_expired(steps_passed) {
@@ -286,12 +286,13 @@ impl<'a> LockedShard<'a> {
         }
     }
 
-    /// Frees the state of a slot in the slab, if it has one.
+    /// Uncounts the entries of a slot, and frees its state in the slab, if it has one.
     fn discard(&mut self, slot: Slot) {
-        if slot.is_in_slab() {
-            let entries = self.slab().remove(slot.head());
-            self.shard.table.count_entries(entries, 0);
-        }
+        let entries = match slot.is_in_slab() {
+            true => self.slab().remove(slot.head()),
+            false => slot.log_entries(),
+        };
+        self.shard.table.count_entries(entries, 0);
     }
 
     /// Removes the state of a slot.

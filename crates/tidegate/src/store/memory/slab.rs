@@ -86,8 +86,8 @@ impl Slab {
     }
 
     /// Removes a state and returns the number of log entries or permits it held.
-    pub(super) fn remove(&mut self, number: u64) -> usize {
-        let entries = self.get(number).entries();
+    pub(super) fn remove(&mut self, number: u64) -> u64 {
+        let entries = self.get(number).entries() as u64;
         self.states[number as usize] = SlabEntry::Vacant;
         self.free.push(number as u32);
         entries

@@ -1,28 +1,32 @@
 //! One slot of the table: the fingerprint of its key, its deadline and its state.
 //!
 //! ```text
-//!   tag    63 ........ 11 |  10  |   9  | 8 ....... 0
-//!          fingerprint 53 | used | slab | deadline, high 9
+//!   tag    63 ........ 11 | 10 .... 9 | 8 ....... 0
+//!          fingerprint 53 | contents  | deadline, high 9
 //!   body   63 .... 40 | 39 ............................ 0
 //!          deadline 24| head of the state, or its number in the slab
 //! ```
 //!
 //! A small slot is these two words, and four of them share a cache line. A large slot has a whole
 //! line, whose other six words hold the rest of the state. [`Packed`] describes the state and the
-//! deadline.
+//! deadline. The contents are a packed state, a packed log, or the number of a state in the slab.
+//! Logs are marked because their entries are counted, also when a slot is evicted.
 //!
 //! All words are atomics, which cost the same as plain words and need no `unsafe`. `shard.rs`
 //! describes which thread may write them and when.
 
-use tidegate_core::{Packed, PackedSize, PackedWords, Timestamp};
+use tidegate_core::{Algorithm, Limit, Packed, PackedSize, PackedWords, Timestamp};
 
 use super::slot_groups::GROUP;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicU64, Backoff};
 
 const FINGERPRINT_SHIFT: u32 = 11;
-const USED: u64 = 1 << 10;
-const SLAB: u64 = 1 << 9;
+/// The contents of a slot: a packed state, a packed log or the number of a state in the slab. They
+/// are 0 if the slot is empty.
+const STATE: u64 = 0b10 << 9;
+const LOG: u64 = 0b01 << 9;
+const SLAB: u64 = 0b11 << 9;
 const DEADLINE_HIGH_MASK: u64 = (1 << 9) - 1;
 const DEADLINE_LOW_BITS: u32 = Packed::DEADLINE_LOW_BITS;
 const HEAD_BITS: u32 = Packed::HEAD_BITS;
@@ -43,27 +47,34 @@ pub(super) struct Slot {
     pub(super) body: u64,
 }
 
-/// The part of a tag that identifies the key: 53 bits of its hash, at their position in the tag,
-/// and the mark of a slot in use.
+/// The part of a tag that identifies the key: 53 bits of its hash, at their position in the tag, and
+/// the contents of its slot if the state is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint(u64);
 
 impl Fingerprint {
+    /// The fingerprint of a key under a limit, from the hash of both.
     #[inline]
-    pub(super) fn new(hash: u64) -> Self {
-        Fingerprint(hash << FINGERPRINT_SHIFT | USED)
+    pub(super) fn new(state_hash: u64, limit: &Limit) -> Self {
+        Self::of(state_hash, limit.algorithm() == Algorithm::SlidingLog)
+    }
+
+    /// The fingerprint for a hash, and for states that are logs or not.
+    #[inline]
+    pub(super) fn of(state_hash: u64, is_log: bool) -> Self {
+        Fingerprint(state_hash << FINGERPRINT_SHIFT | if is_log { LOG } else { STATE })
     }
 
     /// Whether this is the tag of a slot that is in use by this key.
     #[inline]
     pub(super) fn matches(self, tag: u64) -> bool {
-        (tag ^ self.0) < USED
+        (tag ^ self.0) >> FINGERPRINT_SHIFT == 0 && tag != 0
     }
 
-    /// Whether this is the tag of a slot that contains the state of this key.
+    /// Whether this is the tag of a slot that contains the packed state of this key.
     #[inline]
-    pub(super) fn matches_inline(self, tag: u64) -> bool {
-        (tag ^ self.0) < SLAB
+    pub(super) fn matches_packed(self, tag: u64) -> bool {
+        (tag ^ self.0) < LOG
     }
 
     /// The low 32 bits of the hash, which determine the group of the slot.
@@ -98,16 +109,16 @@ pub(super) fn deadline_steps_passed(now: Timestamp) -> u64 {
 }
 
 impl Slot {
-    /// Creates a slot that holds the head of a state.
+    /// Creates a slot that holds the head of a packed state.
     #[inline]
-    pub(super) fn inline(of: Fingerprint, deadline: u64, head: u64) -> Self {
+    pub(super) fn packed(of: Fingerprint, deadline: u64, head: u64) -> Self {
         let tag = of.0 | deadline >> DEADLINE_LOW_BITS;
         Slot { tag, body: Packed::body(deadline, head) }
     }
 
     /// Creates a slot whose state is in the slab, under `number`.
     pub(super) fn in_slab(of: Fingerprint, deadline: u64, number: u64) -> Self {
-        let slot = Slot::inline(of, deadline, number & HEAD_MASK);
+        let slot = Slot::packed(of, deadline, number & HEAD_MASK);
         Slot { tag: slot.tag | SLAB, ..slot }
     }
 
@@ -118,12 +129,20 @@ impl Slot {
 
     #[inline]
     pub(super) fn is_in_slab(self) -> bool {
-        self.tag & SLAB != 0
+        self.tag & SLAB == SLAB
     }
 
+    /// The number of entries, if the slot holds a packed log.
+    #[inline]
+    pub(super) fn log_entries(self) -> u64 {
+        if self.tag & SLAB == LOG { Packed::log_entries(self.head()) } else { 0 }
+    }
+
+    /// The fingerprint of its key. That of a state in the slab is a fingerprint for packed states.
     #[inline]
     pub(super) fn fingerprint(self) -> Fingerprint {
-        Fingerprint(self.tag >> FINGERPRINT_SHIFT << FINGERPRINT_SHIFT | USED)
+        let hash = self.tag >> FINGERPRINT_SHIFT;
+        Fingerprint::of(hash, self.tag & SLAB == LOG)
     }
 
     /// The bits of the deadline that are not in the body.
@@ -152,7 +171,7 @@ impl Slot {
     /// Returns the slot without a state. It is expired, so that it can be assigned to another key,
     /// but not empty, so that keys in later groups are still found.
     pub(super) fn cleared(self) -> Self {
-        Slot::inline(self.fingerprint(), 0, 0)
+        Slot::packed(self.fingerprint(), 0, 0)
     }
 }
 

@@ -21,8 +21,8 @@ use super::slot::{Fingerprint, Slot, SlotRef};
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
 
-/// The size of the slots in which the states of a limit are kept. States that can grow are in the
-/// slab, and a small slot holds their number.
+/// The size of the slots in which the states of a limit are kept. Permits are in the slab, and a
+/// small slot holds their number. So does the large slot of a log that is too long to be packed.
 #[inline(always)]
 pub(super) fn slot_size(limit: &Limit) -> PackedSize {
     limit.packed_kind().map_or(PackedSize::Small, PackedKind::size)

@@ -50,7 +50,7 @@ pub(super) struct Table {
     max_keys: u64,
     /// The time for which expired slots are kept.
     grace_us: u64,
-    /// The number of log entries and permits, in all slabs.
+    /// The number of log entries and permits of all states.
     entries: AtomicU64,
     /// The number of shards swept so far, which determines the next one.
     next_swept: AtomicU64,
@@ -186,18 +186,19 @@ impl Table {
         self.tracked.fetch_sub(count, Relaxed);
     }
 
-    /// The number of log entries and permits in all slabs.
+    /// The number of log entries and permits of all states.
     pub(super) fn entries(&self) -> u64 {
         self.entries.load(Relaxed)
     }
 
     /// Records that the number of entries of a state changed from `before` to `after`.
-    pub(super) fn count_entries(&self, before: usize, after: usize) {
+    #[inline]
+    pub(super) fn count_entries(&self, before: u64, after: u64) {
         // A log at its limit drops as many entries as it adds, and then nothing is written.
         if after > before {
-            self.entries.fetch_add((after - before) as u64, Relaxed);
+            self.entries.fetch_add(after - before, Relaxed);
         } else if before > after {
-            self.entries.fetch_sub((before - after) as u64, Relaxed);
+            self.entries.fetch_sub(before - after, Relaxed);
         }
     }
 
@@ -324,7 +325,7 @@ mod tests {
             for key in begin..keys {
                 let mut locked = table.lock(table.shard_of(hash(key)));
                 let claimed =
-                    locked.claim(Fingerprint::new(hash(key)), PackedSize::Small, now, false);
+                    locked.claim(Fingerprint::of(hash(key), false), PackedSize::Small, now, false);
                 assert!(claimed.is_some());
             }
             begin = keys;
@@ -334,7 +335,7 @@ mod tests {
             let mut preferred = 0;
             for key in 0..keys {
                 let locked = table.lock(table.shard_of(hash(key)));
-                let fingerprint = Fingerprint::new(hash(key));
+                let fingerprint = Fingerprint::of(hash(key), false);
                 let found = locked.find(fingerprint, PackedSize::Small).expect("the key is held");
                 preferred += u64::from(found.index % GROUP == fingerprint.preferred_slot());
             }

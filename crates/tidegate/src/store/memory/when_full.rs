@@ -59,7 +59,15 @@ impl MemoryStore {
     }
 
     pub(super) fn lacks_entries_for(&self, limit: &Limit) -> bool {
-        limit.packed_kind().is_none() && self.table.entries() >= self.max_log_entries
+        let has_entries =
+            matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency);
+        has_entries && self.is_out_of_entries()
+    }
+
+    /// Whether there are as many log entries and permits as there may be.
+    #[inline]
+    pub(super) fn is_out_of_entries(&self) -> bool {
+        self.table.entries() >= self.max_log_entries
     }
 
     /// Records that the key of a check is new and the store is full, and chooses its treatment. The
@@ -87,7 +95,7 @@ impl MemoryStore {
     pub(super) fn merge_if_full(
         &self,
         state: &mut dyn DynState,
-        before: usize,
+        before: u64,
         limit: &Limit,
         attempt: &Attempt,
     ) {
@@ -101,8 +109,8 @@ impl MemoryStore {
     }
 
     /// Whether the store has a log entry or permit left, including those that a state has dropped.
-    fn has_entries(&self, state: &dyn DynState, before: usize) -> bool {
-        let dropped = before.saturating_sub(state.entries()) as u64;
+    fn has_entries(&self, state: &dyn DynState, before: u64) -> bool {
+        let dropped = before.saturating_sub(state.entries() as u64);
         self.table.entries() < self.max_log_entries.saturating_add(dropped)
     }
 
@@ -110,7 +118,7 @@ impl MemoryStore {
     pub(super) fn lacks_entry(
         &self,
         state: &dyn DynState,
-        before: usize,
+        before: u64,
         limit: &Limit,
         cost: Cost,
     ) -> bool {

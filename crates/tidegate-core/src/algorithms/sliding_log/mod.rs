@@ -26,7 +26,12 @@
 //! sum with it was at most `L`.
 //!
 //! **Cost**: about 3 bytes per entry on the heap (see `entries.rs`), in amortised
-//! constant time. Requests in the same microsecond share an entry.
+//! constant time. Requests in the same microsecond share an entry. A store packs a log
+//! of a few units in 64 bytes (see `short_log.rs`).
+
+mod short_log;
+
+pub(crate) use short_log::{decide_short_log, packed_entries};
 
 use super::AlgorithmState;
 use crate::limit::WindowPosition;
