@@ -17,7 +17,7 @@
 //! Entries are in chunks of at most [`CHUNK_BYTES`], each with its sum and its
 //! first and last time. Growing a log never copies more than one chunk, and
 //! dropping or skipping a million old entries touches a few hundred chunk headers.
-//! The entries of a short log are inline in its chunk, those of a longer one on the heap.
+//! Stores pack the shortest logs without a queue (see `sliding_log/short_log.rs`).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -230,11 +230,7 @@ impl Entries {
 
     /// Returns the number of bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
-        let chunks = self.chunks().map(|chunk| match &chunk.bytes {
-            Bytes::Inline(_) => 0,
-            Bytes::Heap(bytes) => bytes.len(),
-        });
-        let chunks: usize = chunks.sum();
+        let chunks: usize = self.chunks().map(|chunk| chunk.bytes.len()).sum();
         match &self.0 {
             Shape::Many(many) => {
                 chunks + size_of::<Many>() + many.chunks.capacity() * size_of::<Chunk>()
@@ -267,9 +263,6 @@ impl Entries {
 
 /// The largest chunk: about a thousand entries, which are copied in well under a microsecond.
 const CHUNK_BYTES: usize = 4096;
-/// The bytes that a chunk holds without an allocation, enough for about 15 entries. A larger number
-/// would cost long logs more memory than it saves short ones.
-const INLINE_BYTES: usize = 63;
 /// The bytes that an allocator adds to an allocation, and the multiple that it rounds the sum up
 /// to.
 const ALLOCATION_BYTES: [usize; 2] = [8, 16];
@@ -288,37 +281,12 @@ struct Chunk {
     head: u16,
     /// The index after their last byte.
     tail: u16,
-    bytes: Bytes,
-}
-
-/// The memory of a chunk. Most logs are short, and a short log needs no allocation.
-#[derive(Clone, Debug)]
-enum Bytes {
-    Inline([u8; INLINE_BYTES]),
-    Heap(Box<[u8]>),
-}
-
-impl Bytes {
-    #[inline]
-    fn get(&self) -> &[u8] {
-        match self {
-            Bytes::Inline(bytes) => bytes,
-            Bytes::Heap(bytes) => bytes,
-        }
-    }
-
-    #[inline]
-    fn get_mut(&mut self) -> &mut [u8] {
-        match self {
-            Bytes::Inline(bytes) => bytes,
-            Bytes::Heap(bytes) => bytes,
-        }
-    }
+    bytes: Box<[u8]>,
 }
 
 impl Chunk {
     fn first(at: u64, cost: u64) -> Self {
-        let bytes = Bytes::Inline([0; INLINE_BYTES]);
+        let bytes = Box::default();
         let mut chunk =
             Chunk { first_at: at, last_at: at, total: 0, len: 0, head: 0, tail: 0, bytes };
         let is_appended = chunk.append(at, cost);
@@ -336,7 +304,7 @@ impl Chunk {
         if distance > MAX_NUMBER || !self.make_room(needed) {
             return false;
         }
-        let bytes = &mut self.bytes.get_mut()[usize::from(self.tail)..];
+        let bytes = &mut self.bytes[usize::from(self.tail)..];
         let used = encode(distance << 1, bytes);
         if cost != 1 {
             encode(cost << 1 | 1, &mut bytes[used..]);
@@ -351,7 +319,7 @@ impl Chunk {
     /// Makes `needed` bytes free after the tail. Returns `false` if the chunk is full.
     #[inline]
     fn make_room(&mut self, needed: usize) -> bool {
-        usize::from(self.tail) + needed <= self.bytes.get().len() || self.move_or_grow(needed)
+        usize::from(self.tail) + needed <= self.bytes.len() || self.move_or_grow(needed)
     }
 
     /// Makes `needed` bytes free after the tail by moving the entries over those that were dropped,
@@ -361,7 +329,7 @@ impl Chunk {
         let used = tail - head;
         let is_worth_moving = head >= needed && head >= used / 8;
         if is_worth_moving {
-            self.bytes.get_mut().copy_within(head..tail, 0);
+            self.bytes.copy_within(head..tail, 0);
         } else {
             let [added, unit] = ALLOCATION_BYTES;
             let capacity = used + needed + used / 8;
@@ -370,15 +338,15 @@ impl Chunk {
                 return false;
             }
             let mut grown = vec![0; capacity].into_boxed_slice();
-            grown[..used].copy_from_slice(&self.bytes.get()[head..tail]);
-            self.bytes = Bytes::Heap(grown);
+            grown[..used].copy_from_slice(&self.bytes[head..tail]);
+            self.bytes = grown;
         }
         (self.head, self.tail) = (0, short(used));
         true
     }
 
     fn pop_newest(&mut self) -> Entry {
-        let bytes = self.bytes.get();
+        let bytes = &self.bytes;
         let mut start = self.varint_before(usize::from(self.tail));
         let (mut number, _) = decode(bytes, start);
         let mut cost = 1;
@@ -399,7 +367,7 @@ impl Chunk {
     /// varint.
     fn varint_before(&self, end: usize) -> usize {
         let mut start = end - 1;
-        while start > usize::from(self.head) && self.bytes.get()[start - 1] & 0x80 != 0 {
+        while start > usize::from(self.head) && self.bytes[start - 1] & 0x80 != 0 {
             start -= 1;
         }
         start
@@ -411,7 +379,7 @@ impl Chunk {
             (self.total, self.len) = (0, 0);
             return;
         }
-        let (bytes, mut head) = (self.bytes.get(), usize::from(self.head));
+        let (bytes, mut head) = (&self.bytes, usize::from(self.head));
         // The last entry is newer than the cutoff, so another entry follows each of these.
         while self.first_at <= cutoff {
             head = decode(bytes, head).1;
@@ -430,7 +398,7 @@ impl Chunk {
     }
 
     fn iter(&self) -> impl Iterator<Item = Entry> {
-        let packed = &self.bytes.get()[..usize::from(self.tail)];
+        let packed = &self.bytes[..usize::from(self.tail)];
         let mut next = usize::from(self.head);
         let (mut at, mut is_first) = (self.first_at, true);
         core::iter::from_fn(move || {
