@@ -1,5 +1,5 @@
 -- sliding-log: the time and cost of every admitted request, oldest first. It matches
--- algorithms/sliding_log.rs and the encoding of entries.rs of tidegate-core.
+-- algorithms/sliding_log/mod.rs and the encoding of entries.rs of tidegate-core.
 --
 -- Bytes: 0x81; the times of the oldest and the newest entry and the sum of all costs (7 bytes
 -- each); then for every entry varint(distance << 1), followed by varint(cost << 1 | 1) unless the
