@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import errno
+import socket
+import ssl
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import pytest
+import requests
 
 from tidegate import Backoff, Budget, Pacer, Retrier, retry, retry_async
 
@@ -165,6 +170,131 @@ def test_retries_by_method_status_and_key(kind: str, method: str, keys_honoured:
     asked = [1.0 if outcome in (REFUSED, BUSY_UNTIL) else 0.0 for outcome in script[: tries - 1]]
     for number, (delay, least) in enumerate(zip(delays, asked, strict=True)):
         assert least <= delay <= least + 0.1 * 2**number
+
+
+# Nobody listens there.
+NOBODY = "http://127.0.0.1:1/"
+
+
+# Regression: only built-in exceptions were retried, which neither httpx nor requests raises.
+@pytest.mark.parametrize("send", [lambda: httpx.get(NOBODY), lambda: requests.get(NOBODY, timeout=10)])
+@pytest.mark.parametrize(("method", "tries"), [("GET", 4), ("POST", 1)])
+def test_retries_failed_connections_of_http_clients(send: Callable[[], Any], method: str, tries: int) -> None:
+    tried = 0
+
+    def counted(_: Mapping[str, str]) -> Any:
+        nonlocal tried
+        tried += 1
+        return send()
+
+    with pytest.raises((httpx.ConnectError, requests.ConnectionError)):
+        retry(counted, method=method, retrier=Retrier(Backoff(retries=3)), sleep=lambda _: None)
+    assert tried == tries
+
+
+class LibraryError(Exception):
+    """An exception of a client that is not known."""
+
+
+def raised(error: Exception, cause: Exception | None = None, context: Exception | None = None) -> Exception:
+    """Returns the exception as it is after `raise error from cause`, or after a `raise` while another is handled."""
+    error.__cause__, error.__context__ = cause, context or cause
+    return error
+
+
+def in_a_circle() -> Exception:
+    first, second = LibraryError(), LibraryError()
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(),
+        TimeoutError(),
+        asyncio.TimeoutError(),
+        socket.gaierror(socket.EAI_AGAIN, "try again"),
+        OSError(errno.ENETUNREACH, "unreachable"),
+        raised(LibraryError(), cause=ConnectionResetError()),
+        raised(LibraryError(), cause=raised(LibraryError(), cause=TimeoutError())),
+        httpx.ConnectError("refused"),
+        httpx.ReadTimeout("late"),
+        httpx.RemoteProtocolError("disconnected"),
+        raised(LibraryError(), cause=httpx.ConnectError("refused")),
+        requests.ConnectionError(),
+        requests.ReadTimeout(),
+        requests.exceptions.ChunkedEncodingError(),
+    ],
+    ids=repr,
+)
+def test_recognises_failed_connections(error: Exception) -> None:
+    assert tries_until(error) == 2
+
+
+# Bugs, invalid settings and responses are not failed connections.
+@pytest.mark.parametrize(
+    "error",
+    [
+        TypeError(),
+        KeyError(),
+        LibraryError(),
+        raised(TypeError(), context=ConnectionResetError()),  # a bug in a handler
+        raised(FileNotFoundError(errno.ENOENT, "no certificate"), context=ConnectionResetError()),
+        PermissionError(errno.EACCES, "denied"),
+        ssl.SSLCertVerificationError(),
+        raised(LibraryError(), cause=ValueError()),
+        in_a_circle(),
+        httpx.InvalidURL("no address"),
+        httpx.UnsupportedProtocol("no scheme"),
+        httpx.LocalProtocolError("a line break in a header"),
+        raised(LibraryError(), cause=httpx.UnsupportedProtocol("no scheme")),
+        requests.exceptions.InvalidURL(),
+        requests.HTTPError(),
+        requests.TooManyRedirects(),
+    ],
+    ids=repr,
+)
+def test_raises_other_exceptions_at_once(error: Exception) -> None:
+    assert tries_until(error) == 1
+
+
+def test_retries_the_given_failures_instead() -> None:
+    assert tries_until(LibraryError(), failures=(LibraryError,)) == 2
+    assert tries_until(ConnectionResetError(), failures=(LibraryError,)) == 1
+    assert tries_until(ConnectionResetError(), failures=()) == 1
+
+
+def tries_until(error: Exception, **options: Any) -> int:
+    """Returns the number of attempts if the first one fails, which must be the same from asyncio."""
+    tries = [0, 0]
+
+    def send(_: Mapping[str, str]) -> Reply:
+        tries[0] += 1
+        if tries[0] == 1:
+            raise error
+        return OK
+
+    async def send_async(_: Mapping[str, str]) -> Reply:
+        tries[1] += 1
+        if tries[1] == 1:
+            raise error
+        return OK
+
+    async def sleep_async(_: float) -> None:
+        pass
+
+    runs: list[Callable[[], object]] = [
+        lambda: retry(send, retrier=Retrier(), sleep=lambda _: None, **options),
+        lambda: asyncio.run(retry_async(send_async, retrier=Retrier(), sleep=sleep_async, **options)),
+    ]
+    for run in runs:
+        try:
+            run()
+        except Exception as last:
+            assert last is error
+    assert tries[0] == tries[1]
+    return tries[0]
 
 
 def test_stops_retrying_when_the_budget_is_spent() -> None:

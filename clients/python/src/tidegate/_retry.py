@@ -29,6 +29,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from ._failures import is_failed_connection
 from .fields import advise
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
@@ -233,13 +234,16 @@ def retry(
     method: str = "GET",
     origin: str = "",
     retrier: Retrier | None = None,
-    failures: tuple[type[Exception], ...] = (ConnectionError, TimeoutError),
+    failures: tuple[type[Exception], ...] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> R:
     """Calls `send` until its response is a success, or a failure that is not retried.
 
     `send` gets header fields to add to the request (the idempotency key of a method that is not
-    idempotent). `failures` are the exceptions that are retried. `origin` identifies the server for
+    idempotent). `failures` are the exceptions that are retried. Default: failed connections and
+    timeouts of httpx and requests, and exceptions that are or were raised from a `ConnectionError`, a
+    `TimeoutError` or a failed name lookup. After any of them, the server may have processed the
+    request, so a method that is not idempotent is not repeated. `origin` identifies the server for
     pacing. Default `retrier`: one that the whole program shares.
     """
     retrier = checked_retrier(retrier, lambda: _SHARED)
@@ -249,8 +253,8 @@ def retry(
         sleep(retrier.pacer.pause(origin))
         try:
             response = send(headers)
-        except failures:
-            delay = course.after_failure(was_sent=True)
+        except Exception as error:
+            delay = _after_failure(course, error, failures)
             if delay is None:
                 raise
         else:
@@ -266,7 +270,7 @@ async def retry_async(
     method: str = "GET",
     origin: str = "",
     retrier: Retrier | None = None,
-    failures: tuple[type[Exception], ...] = (ConnectionError, TimeoutError, asyncio.TimeoutError),
+    failures: tuple[type[Exception], ...] | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> R:
     """Calls and retries `send`, as `retry` does, from asyncio."""
@@ -277,8 +281,8 @@ async def retry_async(
         await sleep(retrier.pacer.pause(origin))
         try:
             response = await send(headers)
-        except failures:
-            delay = course.after_failure(was_sent=True)
+        except Exception as error:
+            delay = _after_failure(course, error, failures)
             if delay is None:
                 raise
         else:
@@ -286,6 +290,12 @@ async def retry_async(
             if delay is None:
                 return response
         await sleep(delay)
+
+
+def _after_failure(course: Course, error: Exception, failures: tuple[type[Exception], ...] | None) -> float | None:
+    is_retried = is_failed_connection(error) if failures is None else isinstance(error, failures)
+    # `send` may have followed a redirect, so even a refused connection does not show that nothing was sent.
+    return course.after_failure(was_sent=True) if is_retried else None
 
 
 def _key_header(course: Course) -> dict[str, str]:

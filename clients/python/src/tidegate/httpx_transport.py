@@ -11,6 +11,7 @@ import time
 
 import httpx
 
+from ._failures import is_failed_connection
 from ._retry import IDEMPOTENCY_KEY, Course, Retrier, checked_retrier
 from .fields import advise
 
@@ -100,8 +101,6 @@ def _after(retrier: Retrier, course: Course, request: httpx.Request, response: h
 
 
 def _after_failure(course: Course, request: httpx.Request, error: httpx.TransportError) -> float | None:
-    if isinstance(error, (httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
-        return None
-    if not _can_be_sent_again(request):
+    if not is_failed_connection(error) or not _can_be_sent_again(request):
         return None
     return course.after_failure(was_sent=not isinstance(error, _NOT_SENT))
