@@ -72,7 +72,7 @@ def client(server_url: str) -> Iterator[Client]:
 
 
 class Scripted:
-    """An HTTP server that sends scripted responses in order and records the requests."""
+    """An HTTP server that sends scripted responses in order and records the requests. Status 0 breaks the connection."""
 
     def __init__(self) -> None:
         self.script: list[tuple[int, dict[str, str]]] = []
@@ -85,6 +85,9 @@ class Scripted:
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 scripted.requests.append((self.command, headers, body))
                 status, fields = scripted.script.pop(0)
+                if status == 0:
+                    self.close_connection = True
+                    return
                 self.send_response(status)
                 for name, value in (fields | {"content-length": "0"}).items():
                     self.send_header(name, value)

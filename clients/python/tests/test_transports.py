@@ -11,7 +11,7 @@ import pytest
 import requests
 from conftest import Scripted
 
-from tidegate import Backoff, Retrier
+from tidegate import Backoff, Budget, Retrier
 from tidegate.httpx_transport import AsyncRetryTransport, RetryTransport
 from tidegate.requests_adapter import RetryAdapter
 
@@ -23,14 +23,15 @@ def quick() -> Retrier:
 
 
 def by_httpx(method: str, url: str, content: object) -> int:
-    with httpx.Client(transport=RetryTransport(quick()), timeout=10) as client:
+    with httpx.Client(transport=RetryTransport(quick()), timeout=10, follow_redirects=True) as client:
         return client.request(method, url, content=content).status_code  # type: ignore[arg-type]
 
 
 def by_async_httpx(method: str, url: str, content: object) -> int:
     async def send() -> int:
         body = _slowly(content) if isinstance(content, Iterator) else content
-        async with httpx.AsyncClient(transport=AsyncRetryTransport(quick()), timeout=10) as client:
+        transport = AsyncRetryTransport(quick())
+        async with httpx.AsyncClient(transport=transport, timeout=10, follow_redirects=True) as client:
             return (await client.request(method, url, content=body)).status_code  # type: ignore[arg-type]
 
     return asyncio.run(send())
@@ -86,6 +87,39 @@ def test_sends_a_body_from_a_generator_once(send: Send, scripted: Scripted) -> N
 def test_raises_for_an_unreachable_server(send: Send) -> None:
     with pytest.raises((httpx.ConnectError, requests.ConnectionError)):
         send("GET", "http://127.0.0.1:1/", None)
+
+
+# Regression: the adapter retried a POST only after a connection that was not established in time.
+@BOTH
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_retries_refused_connections(send: Send, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = Budget(reserve=10)
+    monkeypatch.setitem(globals(), "quick", lambda: Retrier(Backoff(retries=3, base=0.001), budget))
+    with pytest.raises((httpx.ConnectError, requests.ConnectionError)):
+        send(method, "http://127.0.0.1:1/", None)
+    assert budget._left == 7
+
+
+@BOTH
+@pytest.mark.parametrize(("method", "tries"), [("GET", 2), ("POST", 1)])
+def test_repeats_requests_that_may_have_been_processed_only_if_idempotent(
+    send: Send, method: str, tries: int, scripted: Scripted
+) -> None:
+    scripted.script = [(0, {}), (200, {})]
+    try:
+        assert send(method, scripted.url, None) == 200
+    except (httpx.RemoteProtocolError, requests.ConnectionError):
+        assert tries == 1
+    assert len(scripted.requests) == tries
+
+
+# A redirect is a separate request to a transport, so a POST that was processed is not repeated.
+@BOTH
+def test_does_not_repeat_a_post_if_its_redirect_fails(send: Send, scripted: Scripted) -> None:
+    scripted.script = [(303, {"Location": "http://127.0.0.1:1/"})] * 2
+    with pytest.raises((httpx.ConnectError, requests.ConnectionError)):
+        send("POST", scripted.url, b"work")
+    assert len(scripted.requests) == 1
 
 
 def test_keeps_the_callers_key(scripted: Scripted) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
+from urllib3.exceptions import NewConnectionError
 
 from ._retry import IDEMPOTENCY_KEY, Course, Retrier, _observed, checked_retrier
 
@@ -45,8 +46,7 @@ class RetryAdapter(HTTPAdapter):
             try:
                 response = super().send(request, stream, timeout, verify, cert, proxies)
             except (requests.ConnectionError, requests.Timeout) as error:
-                was_sent = not isinstance(error, requests.ConnectTimeout)
-                delay = course.after_failure(was_sent=was_sent) if again else None
+                delay = course.after_failure(was_sent=_was_sent(error)) if again else None
                 if delay is None:
                     raise
             else:
@@ -55,6 +55,13 @@ class RetryAdapter(HTTPAdapter):
                     return response
                 response.close()
             time.sleep(delay)
+
+
+def _was_sent(error: requests.RequestException) -> bool:
+    """Returns whether the server may have received the request."""
+    # The reason is that of the exception of urllib3, which requests passes on as the argument.
+    reason = getattr(error.args[0], "reason", None) if error.args else None
+    return not isinstance(error, requests.ConnectTimeout) and not isinstance(reason, NewConnectionError)
 
 
 def _begin(retrier: Retrier, request: requests.PreparedRequest) -> Course:
