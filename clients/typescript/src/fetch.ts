@@ -31,7 +31,8 @@ const shared = new Retrier();
 /**
  * Calls `send` until its response is a success, or a failure that is not retried.
  *
- * `send` gets header fields to add to the request: the idempotency key of a method that is not idempotent.
+ * `send` gets header fields to add to the request: the idempotency key of a method that is not idempotent. After a
+ * failed connection, such a method is not repeated, because the server may have processed it.
  */
 export async function retry<R extends ResponseLike>(
   send: (headers: Readonly<Record<string, string>>) => Promise<R>,
@@ -58,7 +59,9 @@ export function retryFetch(retrier: Retrier = new Retrier(), inner: typeof fetch
     if (course.key !== null) headers.set(IDEMPOTENCY_KEY, course.key);
     const send = () => inner(input, { ...init, headers });
     const once = !canBeSentAgain(request, init);
-    return run(course, { retrier, signal, origin: url.origin, once }, send);
+    // After a redirect, the failed connection may be another one than that of the request.
+    const isOneRequest = (init?.redirect ?? request?.redirect ?? "follow") !== "follow";
+    return run(course, { retrier, signal, origin: url.origin, once, isOneRequest }, send);
   };
 }
 
@@ -66,6 +69,8 @@ interface Running extends RetryOptions {
   retrier: Retrier;
   /** Whether the body can be sent only once. */
   once?: boolean;
+  /** Whether `send` certainly sends a single request. */
+  isOneRequest?: boolean;
 }
 
 async function run<R extends ResponseLike>(course: Course, options: Running, send: () => Promise<R>): Promise<R> {
@@ -86,7 +91,7 @@ async function run<R extends ResponseLike>(course: Course, options: Running, sen
       await wait(delay, signal);
     } else {
       const again = !once && !signal?.aborted && failures(outcome.error);
-      const delay = again ? course.afterFailure({ wasSent: wasSent(outcome.error) }) : null;
+      const delay = again ? course.afterFailure({ wasSent: !options.isOneRequest || wasSent(outcome.error) }) : null;
       if (delay === null) throw outcome.error;
       await wait(delay, signal);
     }

@@ -289,7 +289,7 @@ test("names the URL of an unreachable server", async () => {
   const asked = new Client({ url: NOBODY }).check({ policy: "login", key: "a" });
   await assert.rejects(asked, (error) => {
     assert.ok(error instanceof Unreachable && !(error instanceof DeadlineExceeded));
-    assert.match(error.message, /^no answer from http:\/\/127\.0\.0\.1:1\/v1\/check: ./);
+    assert.match(error.message, /^no answer from http:\/\/127\.0\.0\.1:2\/v1\/check: ./);
     return true;
   });
 });
@@ -351,7 +351,7 @@ test("sends the token", async () => {
 
 test("takes the URL alone", async () => {
   for (const settings of [NOBODY, new URL(NOBODY), { url: NOBODY }]) {
-    await assert.rejects(new Client(settings).check({ policy: "login", key: "a" }), /no answer from http:\/\/127\.0\.0\.1:1\/v1\/check: /);
+    await assert.rejects(new Client(settings).check({ policy: "login", key: "a" }), /no answer from http:\/\/127\.0\.0\.1:2\/v1\/check: /);
   }
 });
 

@@ -115,7 +115,10 @@ test("retries by method, status and key", async () => {
     ["POST", false, [BUSY_UNTIL, OK], 2],
     ["POST", false, [BUSY, OK], 1],
     ["POST", false, [GONE, OK], 1],
-    ["POST", false, [REFUSED_TO_CONNECT, OK], 2],
+    // The function may have followed a redirect, so the first server may have processed the request.
+    ["POST", false, [REFUSED_TO_CONNECT, OK], 1],
+    ["POST", true, [REFUSED_TO_CONNECT, OK], 2],
+    ["GET", false, [REFUSED_TO_CONNECT, OK], 2],
     ["POST", true, [BUSY, GONE, OK], 3],
     ["patch", false, [BUSY, OK], 1],
     ["delete", false, [BUSY, OK], 2],
@@ -203,6 +206,38 @@ test("fetch: stops after the last retry", async () => {
   for (let times = 0; times < 9; times += 1) script.push([503, {}]);
   assert.equal((await quick()(new Request(url, { headers: { "x-a": "b" } }))).status, 503);
   assert.deepEqual(seen.map(({ headers }) => headers["x-a"]), Array(5).fill("b"));
+});
+
+// Regression: the server processed the POST five times.
+test("fetch: does not repeat a POST if its redirect fails", async () => {
+  const { url, script, seen } = await startScripted();
+  for (let times = 0; times < 9; times += 1) script.push([303, { location: NOBODY }]);
+  await assert.rejects(quick()(url, { method: "POST", body: "work" }), TypeError);
+  assert.equal(seen.length, 1);
+});
+
+test("fetch: repeats a POST after a refused connection if no redirect is followed", async () => {
+  const rows: [redirect: RequestRedirect | undefined, code: string, tries: number][] = [
+    [undefined, "ECONNREFUSED", 1],
+    ["follow", "ECONNREFUSED", 1],
+    ["manual", "ECONNREFUSED", 2],
+    ["error", "ENOTFOUND", 2],
+    ["error", "ECONNRESET", 1], // the request may have been sent
+  ];
+  for (const [redirect, code, tries] of rows) {
+    for (const asRequest of [true, false]) {
+      let tried = 0;
+      const inner: typeof fetch = async () => {
+        tried += 1;
+        if (tried === 1) throw new TypeError("fetch failed", { cause: { code } });
+        return new Response();
+      };
+      const init = { method: "POST", ...(redirect === undefined ? {} : { redirect }) };
+      const patient = retryFetch(new Retrier(), inner);
+      await (asRequest ? patient(new Request("http://a/", init)) : patient("http://a/", init)).catch(() => {});
+      assert.equal(tried, tries, `${redirect} ${code}`);
+    }
+  }
 });
 
 test("fetch: sends a stream once", async () => {

@@ -93,8 +93,8 @@ export async function startSilent(): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 }
 
-/** Nobody listens there. */
-export const NOBODY = "http://127.0.0.1:1";
+/** Nobody listens there. (`fetch` itself refuses port 1.) */
+export const NOBODY = "http://127.0.0.1:2";
 
 export interface Seen {
   readonly method: string;
