@@ -1,6 +1,7 @@
 // Retries for `fetch`, and for other functions that return a similar response.
 
 import { rejectUnknown, requireType } from "./errors.js";
+import { isFailedConnection, isFetchFailure, wasNotSent } from "./failures.js";
 import { type Fields, advise } from "./fields.js";
 import { IDEMPOTENCY_KEY, type Course, Retrier, requireRetrier } from "./retry.js";
 import { sleep } from "./sleep.js";
@@ -18,7 +19,10 @@ export interface RetryOptions {
   origin?: string;
   /** Default: one that all calls of the program share. */
   retrier?: Retrier;
-  /** Whether to retry after an error. Default: after a `TypeError`, which `fetch` throws. */
+  /**
+   * Whether to retry after an error. Default: after a failed connection or a timeout, which is recognised by the
+   * `code` of the error or of its causes, such as `ECONNREFUSED`, or by the messages of `fetch` in browsers.
+   */
   failures?: (error: unknown) => boolean;
   /** Cancels the waits. */
   signal?: AbortSignal | null;
@@ -61,7 +65,8 @@ export function retryFetch(retrier: Retrier = new Retrier(), inner: typeof fetch
     const once = !canBeSentAgain(request, init);
     // After a redirect, the failed connection may be another one than that of the request.
     const isOneRequest = (init?.redirect ?? request?.redirect ?? "follow") !== "follow";
-    return run(course, { retrier, signal, origin: url.origin, once, isOneRequest }, send);
+    const options = { retrier, signal, origin: url.origin, once, isOneRequest, failures: isFetchFailure };
+    return run(course, options, send);
   };
 }
 
@@ -74,7 +79,7 @@ interface Running extends RetryOptions {
 }
 
 async function run<R extends ResponseLike>(course: Course, options: Running, send: () => Promise<R>): Promise<R> {
-  const { retrier, origin = "", failures = isNetworkFailure, signal = null, once = false } = options;
+  const { retrier, origin = "", failures = isFailedConnection, signal = null, once = false } = options;
   const wait = options.sleep ?? sleep;
   for (;;) {
     await wait(retrier.pacer.pauseMs(origin), signal);
@@ -91,7 +96,7 @@ async function run<R extends ResponseLike>(course: Course, options: Running, sen
       await wait(delay, signal);
     } else {
       const again = !once && !signal?.aborted && failures(outcome.error);
-      const delay = again ? course.afterFailure({ wasSent: !options.isOneRequest || wasSent(outcome.error) }) : null;
+      const delay = again ? course.afterFailure({ wasSent: !options.isOneRequest || !wasNotSent(outcome.error) }) : null;
       if (delay === null) throw outcome.error;
       await wait(delay, signal);
     }
@@ -106,20 +111,6 @@ function canBeSentAgain(request: Request | null, init: RequestInit | undefined):
   if (typeof body === "string") return true;
   const kinds = [ArrayBuffer, Blob, FormData, URLSearchParams];
   return ArrayBuffer.isView(body) || kinds.some((kind) => body instanceof kind);
-}
-
-/** `fetch` throws a `TypeError` if the network fails, and other errors if it is aborted. */
-function isNetworkFailure(error: unknown): boolean {
-  return error instanceof TypeError;
-}
-
-const NOT_SENT = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT"]);
-
-/** Returns whether the server may have received the request. Only Node reports a failed connection. */
-function wasSent(error: unknown): boolean {
-  const cause: unknown = error instanceof Error ? error.cause : undefined;
-  const code: unknown = typeof cause === "object" && cause !== null && "code" in cause ? cause.code : undefined;
-  return !(typeof code === "string" && NOT_SENT.has(code));
 }
 
 /** Frees the connection of a response that is discarded. */

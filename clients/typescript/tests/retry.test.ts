@@ -1,6 +1,7 @@
 // Backoff, budget, pacing, and a request with its retries.
 
 import assert from "node:assert/strict";
+import { type IncomingMessage, get } from "node:http";
 import { test } from "node:test";
 
 import { Backoff, Budget, Pacer, type ResponseLike, Retrier, retry, retryFetch } from "@tidegate/client";
@@ -94,7 +95,7 @@ test("bounds the number of paced servers", () => {
 const REFUSED = reply(429, { "retry-after": "1" });
 const BUSY = reply(503);
 const BUSY_UNTIL = reply(503, { "retry-after": "1" });
-const GONE = new TypeError("fetch failed");
+const GONE = new TypeError("fetch failed", { cause: { code: "UND_ERR_SOCKET" } });
 const REFUSED_TO_CONNECT = new TypeError("fetch failed", { cause: { code: "ECONNREFUSED" } });
 const STOPPED = new DOMException("stopped", "AbortError");
 const OK = reply(200);
@@ -151,6 +152,82 @@ async function course(method: string, keysHonoured: boolean, script: (ResponseLi
     assert.ok(delay >= asked && delay <= asked + 100 * 2 ** number, `${delay}`);
   });
 }
+
+/** The number of attempts if the first one fails. */
+async function triesAfter(error: unknown, failures?: (error: unknown) => boolean): Promise<number> {
+  let tries = 0;
+  const send = async () => {
+    tries += 1;
+    if (tries === 1) throw error;
+    return OK;
+  };
+  const options = { retrier: new Retrier(), sleep: atOnce, ...(failures === undefined ? {} : { failures }) };
+  await retry(send, options).catch((last: unknown) => assert.equal(last, error));
+  return tries;
+}
+
+const withCode = (code: unknown, cause?: unknown) => Object.assign(new Error("failed", { cause }), { code });
+
+// Regression: every `TypeError` was retried, also of a bug, and no failure of another client than `fetch`.
+test("recognises failed connections of any client", async () => {
+  const failed = [
+    ...["ECONNREFUSED", "ECONNRESET", "ECONNABORTED", "EPIPE", "ETIMEDOUT", "ENOTFOUND", "EAI_AGAIN"].map((code) => withCode(code)),
+    ...["EHOSTUNREACH", "ENETUNREACH", "UND_ERR_HEADERS_TIMEOUT", "ERR_NETWORK"].map((code) => withCode(code)),
+    new TypeError("fetch failed", { cause: withCode("ENOTFOUND") }),
+    new Error("failed", { cause: new Error("failed", { cause: withCode("ECONNRESET") }) }),
+    withCode("ERR_LIBRARY", withCode("ECONNRESET")),
+    { code: "ECONNREFUSED" },
+    new TypeError("Failed to fetch"), // Chromium
+    new TypeError("network error"), // Chromium, within a body
+    new TypeError("NetworkError when attempting to fetch resource."), // Firefox
+    new TypeError("Load failed"), // Safari
+    new TypeError("The Internet connection appears to be offline."), // Safari
+  ];
+  for (const error of failed) assert.equal(await triesAfter(error), 2, String(error));
+});
+
+test("throws other errors at once", async () => {
+  const circle = new Error("a");
+  circle.cause = new Error("b", { cause: circle });
+  const others = [
+    new TypeError("Cannot read properties of undefined (reading 'x')"), // a bug
+    new TypeError("Failed to parse URL from no address", { cause: withCode("ERR_INVALID_URL") }),
+    new TypeError("fetch failed", { cause: new Error("unknown scheme") }),
+    new TypeError("fetch failed", { cause: withCode("CERT_HAS_EXPIRED") }),
+    new Error("Failed to fetch"),
+    withCode("ENOENT"),
+    withCode("ERR_BAD_REQUEST"), // axios: a response
+    withCode("ERR_CANCELED"),
+    withCode(23),
+    STOPPED,
+    circle,
+    null,
+    "ECONNREFUSED",
+  ];
+  for (const error of others) assert.equal(await triesAfter(error), 1, String(error));
+});
+
+test("retries the given failures instead", async () => {
+  assert.equal(await triesAfter(new RangeError(), (error) => error instanceof RangeError), 2);
+  assert.equal(await triesAfter(withCode("ECONNREFUSED"), () => false), 1);
+});
+
+test("retries refused connections of fetch and of node:http", async () => {
+  const byHttp = () => new Promise<IncomingMessage>((resolve, reject) => get(NOBODY, resolve).on("error", reject));
+  for (const refused of [() => fetch(NOBODY), byHttp]) {
+    for (const [method, most] of [["GET", 4], ["POST", 1]] as const) {
+      let tries = 0;
+      const send = async () => {
+        tries += 1;
+        await refused();
+        return OK;
+      };
+      const retrier = new Retrier({ backoff: new Backoff({ retries: 3 }) });
+      await assert.rejects(retry(send, { method, retrier, sleep: atOnce }));
+      assert.equal(tries, most);
+    }
+  }
+});
 
 test("stops retrying when the budget is spent", async () => {
   const retrier = new Retrier({ budget: new Budget({ ratio: 0.1, reserve: 5 }) });
