@@ -18,6 +18,7 @@ test_clients() {
         return 1
     fi
     locks_are_public || return 1
+    installs_from_a_clone || return 1
     rm -rf "$home/clients/packages" && mkdir "$home/clients/packages" || return 1
     python_client "$home/clients" || return 1
     typescript_client "$home/clients" || return 1
@@ -35,6 +36,18 @@ locks_are_public() {
             return 1
         fi
     done
+}
+
+# While the packages are not published, anyone could register their names.
+installs_from_a_clone() {
+    local found
+    grep -q 'not published yet' README.md || return 0
+    found=$(git grep -nE '(pip|npm|cargo) (install|add|i)( -[^ ]+)* (@tidegate/client|tidegate(-[a-z]+)?)([^a-z/]|$)' \
+        -- . ':!RELEASING.md') || true
+    if [ -n "$found" ]; then
+        printf 'these commands install packages that are not published; use a path below CLONE:\n%s\n' "$found" >&2
+        return 1
+    fi
 }
 
 # python_client HOME : tests in a virtual environment, recreated when the pinned packages change.

@@ -1,6 +1,6 @@
 """A FastAPI service whose requests tidegate limits.
 
-    pip install tidegate fastapi uvicorn
+    pip install CLONE/clients/python fastapi uvicorn
     tidegate serve --config tidegate.yaml
     uvicorn fastapi_app:app
 

@@ -1,4 +1,4 @@
-"""Retries for requests, as an adapter. Requires the extra: `pip install tidegate[requests]`.
+"""Retries for requests, as an adapter. Requires the extra: `pip install CLONE/clients/python[requests]`.
 
     session = requests.Session()
     session.mount("https://", RetryAdapter())
