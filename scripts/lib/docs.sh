@@ -121,6 +121,7 @@ snippets_in_docs() {
     build
     cargo build --locked --profile test "${PACKAGES[@]}" --bin tidegate-bench
     python3 scripts/lib/docs/snippets.py "$target/debug/tidegate"
+    python3 scripts/lib/docs/gateways.py "$target/gateways/bin"
     for config in examples/tidegate.yaml examples/*/tidegate.yaml docs/tutorial/*.yaml deploy/docker/*/tidegate.yaml; do
         "$target/debug/tidegate" config check --strict "$config"
     done
