@@ -1,7 +1,7 @@
-"""A FastAPI service whose requests tidegate limits.
+"""A FastAPI service whose requests tidegate limits. In the directory of this file:
 
     pip install CLONE/clients/python fastapi uvicorn
-    tidegate serve --config tidegate.yaml
+    tidegate serve --config CLONE/examples/node-gateway/tidegate.yaml
     uvicorn fastapi_app:app
 
 Every request is checked before it is handled. A denied request gets the fields and the

@@ -1,7 +1,7 @@
-// An Express service whose requests tidegate limits.
+// An Express service whose requests tidegate limits. In clients/typescript of a clone:
 //
-//   tidegate serve --config tidegate.yaml
-//   npm test && node build/examples/express.js
+//   tidegate serve --config ../../examples/node-gateway/tidegate.yaml
+//   npm ci && npm run examples && node build/examples/express.js
 //
 // Every request is checked before it is handled. A denied request gets the fields and the
 // document that tidegate would send through a gateway. The response to an admitted request

@@ -1,7 +1,7 @@
-// A Hono service whose requests tidegate limits.
+// A Hono service whose requests tidegate limits. In clients/typescript of a clone:
 //
-//   tidegate serve --config tidegate.yaml
-//   npm test && node build/examples/hono.js
+//   tidegate serve --config ../../examples/node-gateway/tidegate.yaml
+//   npm ci && npm run examples && node build/examples/hono.js
 //
 // It works as the Express example does, on web standards: the middleware runs wherever Hono
 // does. Only the client's address depends on the platform.
@@ -54,6 +54,6 @@ export function createApp(client: Client, onFailure: OnFailure): Hono {
 
 if (isMain(import.meta.url)) {
   const { client, onFailure, port } = settings();
-  serve({ fetch: createApp(client, onFailure).fetch, hostname: "127.0.0.1", port });
-  console.log(`http://127.0.0.1:${port}`);
+  const { fetch } = createApp(client, onFailure);
+  serve({ fetch, hostname: "127.0.0.1", port }, () => console.log(`http://127.0.0.1:${port}`));
 }

@@ -1,8 +1,12 @@
 // The Express and Hono examples, with and without a tidegate server.
 
 import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
 import { once } from "node:events";
+import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from "node:fs";
 import { type IncomingMessage, type RequestListener, createServer, request as httpRequest } from "node:http";
+import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
 import { before, describe, test } from "node:test";
 
 import { getRequestListener } from "@hono/node-server";
@@ -11,7 +15,7 @@ import { Client, Rejected, admit } from "@tidegate/client";
 import { createApp as expressApp } from "../examples/express.js";
 import { createApp as honoApp } from "../examples/hono.js";
 import { type OnFailure, settings } from "../examples/settings.js";
-import { NOBODY, listening, somebody, startSilent, startTidegate } from "./support.js";
+import { NOBODY, TYPESCRIPT, listening, somebody, startSilent, startTidegate } from "./support.js";
 
 let tidegate: string;
 
@@ -103,6 +107,65 @@ test("applies onFailure when the policy cannot be checked", async () => {
   assert.equal(refusal, null);
   assert.ok(failure instanceof Rejected && failure.problem.status === 409);
 });
+
+// Regression: the commands ran the tests, which fail without TIDEGATE_BIN, so the examples did not start.
+test("the examples start as they say, in a fresh copy", async () => {
+  const copy = mkdtempSync(`${tmpdir()}/tidegate-examples-`);
+  try {
+    for (const name of ["src", "tests", "examples", "package.json", "tsconfig.json", "tsconfig.build.json", "tsconfig.test.json"]) {
+      cpSync(TYPESCRIPT + name, `${copy}/${name}`, { recursive: true });
+    }
+    // In place of `npm ci`.
+    symlinkSync(`${TYPESCRIPT}node_modules`, `${copy}/node_modules`);
+    for (const example of ["express", "hono"]) {
+      const source = readFileSync(`${TYPESCRIPT}examples/${example}.ts`, "utf8");
+      const [, command = ""] = /^\/\/ {3}npm ci && (.*)$/m.exec(source) ?? [];
+      assert.match(command, new RegExp(`node build/examples/${example}\\.js$`));
+      await startsWith(command, copy);
+    }
+  } finally {
+    rmSync(copy, { recursive: true });
+  }
+});
+
+/** Runs a command that starts a service, and sends it a request. */
+async function startsWith(command: string, cwd: string): Promise<void> {
+  // NODE_TEST_CONTEXT: `node --test` runs nothing within another one.
+  const { TIDEGATE_BIN: _, NODE_TEST_CONTEXT: __, ...env } = process.env;
+  const port = await freePort();
+  // A process group, because npm and the service are children of the shell.
+  const shell = spawn("sh", ["-c", command], { cwd, env: { ...env, PORT: `${port}`, TIDEGATE_URL: NOBODY }, detached: true });
+  let log = "";
+  const started = new Promise<void>((resolve, reject) => {
+    const read = (chunk: Buffer) => {
+      log += chunk.toString();
+      if (log.includes(`http://127.0.0.1:${port}`)) resolve();
+    };
+    shell.stdout.on("data", read);
+    shell.stderr.on("data", read);
+    shell.once("exit", () => reject(new Error(`${command} ended: ${log}`)));
+  });
+  try {
+    await started;
+    const response = await fetch(`http://127.0.0.1:${port}/api/hello`);
+    assert.deepEqual(await response.json(), { hello: "world" });
+  } finally {
+    if (shell.exitCode === null) {
+      const ended = once(shell, "exit");
+      process.kill(-(shell.pid ?? 0), "SIGTERM");
+      await ended;
+    }
+  }
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  await once(server, "close");
+  return port;
+}
 
 test("reads settings from the environment", () => {
   assert.equal(settings({}).onFailure, "allow");
