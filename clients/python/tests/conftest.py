@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -38,15 +39,29 @@ def ends_in_time(permit: Permit) -> bool:
 
 @pytest.fixture(scope="session")
 def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with _tidegate(tmp_path_factory, "http") as url:
+        yield url
+
+
+@pytest.fixture
+def grpc_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The gRPC port of a server, as a URL of http."""
+    with _tidegate(tmp_path_factory, "grpc") as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _tidegate(tmp_path_factory: pytest.TempPathFactory, scheme: str) -> Iterator[str]:
+    """Runs a server. Yields the address of its front for this scheme."""
     binary = os.environ.get("TIDEGATE_BIN", "")
     if not os.access(binary, os.X_OK):
         pytest.fail(f"TIDEGATE_BIN must name the tidegate binary (cargo build makes target/debug/tidegate); it is {binary!r}")
     log = tmp_path_factory.mktemp("server") / "log"
     command = [binary, "serve", "--config", str(TESTDATA / "tidegate.yaml"), "--http", "127.0.0.1:0"]
     with log.open("wb") as out:
-        server = subprocess.Popen([*command, "--admin", "off", "--grpc", "off", "--resp", "off"], stdout=out, stderr=out)
+        server = subprocess.Popen([*command, "--admin", "off", "--grpc", "127.0.0.1:0", "--resp", "off"], stdout=out, stderr=out)
     try:
-        yield _address(server, log)
+        yield _address(server, log, scheme)
     finally:
         server.terminate()
         try:
@@ -56,11 +71,11 @@ def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             server.wait(10)
 
 
-def _address(server: subprocess.Popen[bytes], log: Path) -> str:
+def _address(server: subprocess.Popen[bytes], log: Path, scheme: str) -> str:
     ends = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < ends and server.poll() is None:
-        if found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text()):
-            return found[0]
+        if found := re.search(rf"{scheme}://(127\.0\.0\.1:\d+)\n", log.read_text()):
+            return f"http://{found[1]}"
         time.sleep(0.02)
     pytest.fail(f"tidegate did not start: {log.read_text()}")
 

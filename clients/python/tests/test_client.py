@@ -231,8 +231,14 @@ SOUND = ANSWER | {"decided": "exact", "limits": []}
         (200, json.dumps(SOUND | {"remaining": True}), "`remaining` of the answer is not of type int"),
         (200, json.dumps(SOUND | {"limits": [1]}), "expected a JSON object"),
         (302, "", "unexpected status 302"),
-        (502, "Bad Gateway", "status 502 without a problem document"),
-        (404, "{}", "status 404 without a problem document"),
+        (502, "Bad Gateway", "status 502 without a problem document: Bad Gateway"),
+        (404, "{}", "status 404 without a problem document: {}"),
+        (502, "", "status 502 without a problem document"),
+        (502, " \r\n", "status 502 without a problem document"),
+        (502, "\r\n one \r\ntwo", "status 502 without a problem document: one"),
+        (502, "a\x1b[31m\x00\u202eb\u2028c d\u00e9\U0001f600", "status 502 without a problem document: a\\u{1b}[31m\\u{0}\\u{202e}b\\u{2028}c dé😀"),
+        (502, "😀" * 200, "status 502 without a problem document: " + "😀" * 200),
+        (502, "😀" * 201, "status 502 without a problem document: " + "😀" * 200 + "..."),
     ],
 )
 def test_rejects_responses_that_are_not_from_tidegate(status: int, body: str, message: str) -> None:
@@ -240,6 +246,30 @@ def test_rejects_responses_that_are_not_from_tidegate(status: int, body: str, me
     expected = rf"^unexpected answer from http://limiter/v1/check: {re.escape(message)}$"
     with Client(WITH_SECRET, http=httpx.Client(transport=transport)) as client:
         with pytest.raises(UnexpectedAnswer, match=expected):
+            client.check("login", "a")
+
+
+@pytest.mark.parametrize("kind", ["text/html", "application/json", "", None, "text/plainer"])
+def test_shows_only_plain_text(kind: str | None) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    transport = httpx.MockTransport(lambda _: httpx.Response(400, headers=headers, content=b"<html>"))
+    with Client(WITH_SECRET, http=httpx.Client(transport=transport)) as client:
+        with pytest.raises(UnexpectedAnswer, match="status 400 without a problem document$"):
+            client.check("login", "a")
+
+
+def test_shows_text_that_is_not_utf_8() -> None:
+    headers = {"content-type": "Text/Plain ; charset=latin-1"}
+    transport = httpx.MockTransport(lambda _: httpx.Response(400, headers=headers, content=b"caf\xe9"))
+    with Client(WITH_SECRET, http=httpx.Client(transport=transport)) as client:
+        with pytest.raises(UnexpectedAnswer, match="status 400 without a problem document: caf\ufffd$"):
+            client.check("login", "a")
+
+
+# Regression: the message did not have the answer of the gRPC port, which names the mistake.
+def test_shows_the_answer_of_the_grpc_port(grpc_url: str) -> None:
+    with Client(grpc_url, timeout=10) as client:
+        with pytest.raises(UnexpectedAnswer, match="document: this is the gRPC port of tidegate, .* the port of --http$"):
             client.check("login", "a")
 
 

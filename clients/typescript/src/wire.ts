@@ -67,6 +67,8 @@ export interface Grant {
 const MAX_COST = 1e12;
 /** The longest wait that the server accepts. */
 const MAX_WAIT_MS = 60_000;
+/** The longest text of a server that a message repeats, in characters. */
+const MAX_SHOWN = 200;
 
 const QUESTION = ["policy", "key", "attributes", "limits", "cost"];
 const CHECK = [...QUESTION, "id", "force", "maxWaitMs"];
@@ -211,8 +213,22 @@ function refusalOf(raw: Raw): Error {
     return raw.status === 503 ? new Unavailable(problem, raw.url) : new Rejected(problem, raw.url);
   } catch (error) {
     if (!(error instanceof UnexpectedAnswer)) throw error;
-    return unexpected(raw.url, `status ${raw.status} without a problem document`);
+    return unexpected(raw.url, `status ${raw.status} without a problem document${plainText(raw)}`);
   }
+}
+
+/** The first line of a plain-text body, for a message. Other ports and proxies may name the mistake there. */
+function plainText(raw: Raw): string {
+  const [, kind = ""] = raw.fields.find(([name]) => name.toLowerCase() === "content-type") ?? [];
+  if (kind.split(";")[0]?.trim().toLowerCase() !== "text/plain") return "";
+  const line = raw.body.trim().split("\n", 1)[0]?.trim() ?? "";
+  // A character has one or two code units.
+  const characters = [...line.slice(0, 2 * (MAX_SHOWN + 1))];
+  const more = characters.length > MAX_SHOWN ? "..." : "";
+  const shown = characters.slice(0, MAX_SHOWN).join("");
+  // A control character could change what a terminal shows.
+  const escaped = shown.replace(/(?! )[\p{C}\p{Z}]/gu, (c) => `\\u{${c.codePointAt(0)?.toString(16)}}`);
+  return escaped === "" ? "" : `: ${escaped}${more}`;
 }
 
 function rowOf(raw: Raw): Row {

@@ -310,8 +310,18 @@ test("rejects responses that are not from tidegate", async () => {
     [200, JSON.stringify({ ...SOUND, limits: 1 }), "`limits` of the answer is not a list"],
     [200, JSON.stringify({ ...SOUND, limits: [1] }), "expected a JSON object"],
     [302, "", "unexpected status 302"],
-    [502, "Bad Gateway", "status 502 without a problem document"],
-    [404, "{}", "status 404 without a problem document"],
+    [502, "Bad Gateway", "status 502 without a problem document: Bad Gateway"],
+    [404, "{}", "status 404 without a problem document: {}"],
+    [502, "", "status 502 without a problem document"],
+    [502, " \r\n", "status 502 without a problem document"],
+    [502, "\r\n one \r\ntwo", "status 502 without a problem document: one"],
+    [
+      502,
+      "a\x1b[31m\x00\u202eb\u2028c d\u00e9\u{1f600}",
+      "status 502 without a problem document: a\\u{1b}[31m\\u{0}\\u{202e}b\\u{2028}c dé😀",
+    ],
+    [502, "😀".repeat(200), `status 502 without a problem document: ${"😀".repeat(200)}`],
+    [502, "😀".repeat(201), `status 502 without a problem document: ${"😀".repeat(200)}...`],
   ];
   for (const [status, body, message] of rows) {
     await assert.rejects(answering(status, body).check({ policy: "login", key: "a" }), (error) => {
@@ -320,6 +330,33 @@ test("rejects responses that are not from tidegate", async () => {
       return true;
     });
   }
+});
+
+test("shows only plain text of other servers", async () => {
+  const rows: [kind: string | null, shown: string][] = [
+    ["text/html", ""],
+    ["application/json", ""],
+    ["text/plainer", ""],
+    [null, ""],
+    ["Text/Plain ; charset=latin-1", ": caf\ufffd"],
+  ];
+  for (const [kind, shown] of rows) {
+    // Bytes, because a text gets a content type.
+    const body = Uint8Array.of(0x63, 0x61, 0x66, 0xe9);
+    const headers: Record<string, string> = kind === null ? {} : { "content-type": kind };
+    const client = new Client({ url: "http://limiter", fetch: async () => new Response(body, { status: 400, headers }) });
+    await assert.rejects(client.check({ policy: "login", key: "a" }), {
+      name: "UnexpectedAnswer",
+      message: `unexpected answer from http://limiter/v1/check: status 400 without a problem document${shown}`,
+    });
+  }
+});
+
+// Regression: the message did not have the answer of the gRPC port, which names the mistake.
+test("shows the answer of the gRPC port", async () => {
+  const client = new Client({ url: await startTidegate("grpc"), timeoutMs: 10_000 });
+  const error = { message: /document: this is the gRPC port of tidegate, .* the port of --http$/ };
+  await assert.rejects(client.check({ policy: "login", key: "a" }), error);
 });
 
 test("ignores unknown fields", async () => {

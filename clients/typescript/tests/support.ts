@@ -23,8 +23,8 @@ after(async () => {
   for (const cleanup of cleanups) await cleanup();
 });
 
-/** Starts a server for the tests of a file; it ends with them. */
-export async function startTidegate(): Promise<string> {
+/** Starts a server for the tests of a file; it ends with them. Returns the address of its front for this scheme. */
+export async function startTidegate(scheme: "http" | "grpc" = "http"): Promise<string> {
   const binary = process.env["TIDEGATE_BIN"] ?? "";
   try {
     accessSync(binary, constants.X_OK);
@@ -33,23 +33,23 @@ export async function startTidegate(): Promise<string> {
       `TIDEGATE_BIN must name the tidegate binary (cargo build makes target/debug/tidegate); it is "${binary}"`,
     );
   }
-  const fronts = ["--http", "127.0.0.1:0", "--admin", "off", "--grpc", "off", "--resp", "off"];
+  const fronts = ["--http", "127.0.0.1:0", "--admin", "off", "--grpc", "127.0.0.1:0", "--resp", "off"];
   const server = spawn(binary, ["serve", "--config", `${TESTDATA}tidegate.yaml`, ...fronts]);
   cleanups.push(() => stop(server));
-  return address(server);
+  return address(server, scheme);
 }
 
-function address(server: ChildProcess): Promise<string> {
+function address(server: ChildProcess, scheme: string): Promise<string> {
   return new Promise((resolve, reject) => {
     let log = "";
     const fail = () => reject(new Error(`tidegate did not start: ${log}`));
     const timer = setTimeout(fail, START_TIMEOUT_MS);
     const read = (chunk: Buffer) => {
       log += chunk.toString();
-      const found = /http:\/\/127\.0\.0\.1:\d+/.exec(log);
+      const found = new RegExp(`${scheme}://(127\\.0\\.0\\.1:\\d+)\n`).exec(log);
       if (found) {
         clearTimeout(timer);
-        resolve(found[0]);
+        resolve(`http://${found[1]}`);
       }
     };
     server.stdout?.on("data", read);

@@ -20,6 +20,9 @@ _MAX_COST = 10**12
 _MAX_WAIT_MS = 60_000
 """The longest wait that the server accepts."""
 
+_MAX_SHOWN = 200
+"""The longest text of a server that a message repeats, in characters."""
+
 _SENT_ON = ("retry-after", "ratelimit", "ratelimit-policy")
 _SENT_ON_PREFIXES = ("ratelimit-", "x-ratelimit-")
 
@@ -246,8 +249,20 @@ def _refusal(raw: Raw) -> Exception:
     try:
         problem = _problem(_object(_json(raw)))
     except Malformed:
-        return unexpected(raw.url, f"status {raw.status} without a problem document")
+        return unexpected(raw.url, f"status {raw.status} without a problem document{_plain_text(raw)}")
     return Unavailable(problem, raw.url) if raw.status == 503 else Rejected(problem, raw.url)
+
+
+def _plain_text(raw: Raw) -> str:
+    """Returns the first line of a plain-text body for a message. Other ports and proxies may name the mistake there."""
+    kind = next((value for name, value in raw.fields if name.lower() == "content-type"), "")
+    if kind.split(";")[0].strip().lower() != "text/plain":
+        return ""
+    line = raw.body.decode(errors="replace").strip().split("\n")[0].strip()
+    more = "..." if len(line) > _MAX_SHOWN else ""
+    # A control character could change what a terminal shows.
+    shown = "".join(c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in line[:_MAX_SHOWN])
+    return f": {shown}{more}" if shown else ""
 
 
 def _json(raw: Raw) -> object:
