@@ -21,6 +21,7 @@ from tidegate import Backoff, Budget, Pacer, Retrier, retry, retry_async
 class Reply:
     status_code: int
     headers: Mapping[str, str] = field(default_factory=dict)
+    history: tuple[int, ...] = ()
 
 
 @pytest.mark.parametrize(
@@ -127,6 +128,10 @@ OK = Reply(200)
         ("GET", False, [Reply(429, {"Retry-After": "-1"}), OK], 2),
         ("POST", False, [REFUSED, OK], 2),
         ("POST", False, [BUSY_UNTIL, OK], 2),
+        # The server processed the POST and redirected it.
+        ("POST", False, [Reply(429, history=(303,)), OK], 1),
+        ("POST", True, [Reply(429, history=(303,)), OK], 2),
+        ("GET", False, [Reply(429, history=(303,)), OK], 2),
         ("POST", False, [BUSY, OK], 1),
         ("POST", False, [GONE, OK], 1),
         ("POST", True, [BUSY, GONE, OK], 3),

@@ -10,6 +10,8 @@ import { sleep } from "./sleep.js";
 export interface ResponseLike {
   readonly status: number;
   readonly headers: Fields;
+  /** Whether it is the response to a redirect. */
+  readonly redirected?: boolean;
 }
 
 export interface RetryOptions {
@@ -88,9 +90,9 @@ async function run<R extends ResponseLike>(course: Course, options: Running, sen
       (error: unknown) => ({ error }),
     );
     if ("response" in outcome) {
-      const { status, headers } = outcome.response;
+      const { status, headers, redirected = false } = outcome.response;
       if (status < 400) retrier.pacer.observe(origin, advise(status, headers).paceMs);
-      const delay = once ? null : course.after(status, headers);
+      const delay = once ? null : course.after(status, headers, { redirected });
       if (delay === null) return outcome.response;
       await discard(outcome.response);
       await wait(delay, signal);

@@ -170,11 +170,11 @@ export class Course {
   }
 
   /** Returns the wait before the request is sent again, or `null` if this response is the result. */
-  after(status: number, fields: Fields): number | null {
+  after(status: number, fields: Fields, { redirected }: { redirected: boolean }): number | null {
     if (!this.#retrier.statuses.has(status)) return null;
     const { waitMs } = advise(status, fields);
-    // A limiter, or a server that sends a time to retry, did not process the request.
-    const refused = status === 429 || (status === 503 && waitMs !== null);
+    // A limiter, or a server that sends a time to retry, did not process the request. A server that redirects did.
+    const refused = !redirected && (status === 429 || (status === 503 && waitMs !== null));
     return refused || this.#repeatable ? this.#next(waitMs) : null;
   }
 

@@ -293,6 +293,14 @@ test("fetch: does not repeat a POST if its redirect fails", async () => {
   assert.equal(seen.length, 1);
 });
 
+// Regression: a denial after the redirect was taken for one of the POST, which was then repeated.
+test("fetch: does not repeat a POST that was redirected before it was denied", async () => {
+  const { url, script, seen } = await startScripted();
+  for (let times = 0; times < 9; times += 1) script.push([303, { location: url }], LATER);
+  assert.equal((await quick()(url, { method: "POST", body: "work" })).status, 429);
+  assert.deepEqual(seen.map((request) => request.method), ["POST", "GET"]);
+});
+
 test("fetch: repeats a POST after a refused connection if no redirect is followed", async () => {
   const rows: [redirect: RequestRedirect | undefined, code: string, tries: number][] = [
     [undefined, "ECONNREFUSED", 1],

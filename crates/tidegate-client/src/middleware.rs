@@ -36,8 +36,9 @@ const DRAIN_WITHIN: Duration = Duration::from_millis(250);
 /// - Requests whose body is a stream are not retried.
 /// - Methods that are not idempotent (POST, PATCH) carry an `Idempotency-Key`: yours, or a
 ///   generated one, the same for all retries of a call. With a generated key they are retried
-///   only if the server certainly did not process the request: after a 429, a 503 with a time
-///   to retry, or a failed connection. See [`keys_honoured`](Retry::keys_honoured).
+///   only after a response that says that the server did not process the request: a 429, or a
+///   503 with a time to retry, that does not come from another address to which the request was
+///   redirected. See [`keys_honoured`](Retry::keys_honoured).
 /// - Clones share their state.
 ///
 /// ```no_run
@@ -102,12 +103,15 @@ enum Repeatable {
 }
 
 impl Repeatable {
-    fn after(self, outcome: &Outcome) -> bool {
+    /// Whether it may be sent again after an outcome. A server that redirects a request has
+    /// processed it. A failed connection may be that to which the request was redirected.
+    fn after(self, outcome: &Outcome, was_redirected: bool) -> bool {
         let was_not_processed = match outcome {
-            Outcome::Denied(_) | Outcome::Unreachable => true,
+            _ if was_redirected => false,
+            Outcome::Denied(_) => true,
             // A server that sends a time to retry has not processed the request.
             Outcome::Unavailable(fields) => fields.wait.is_some(),
-            Outcome::Answered(_) => false,
+            Outcome::Answered(_) | Outcome::Unreachable => false,
         };
         self == Repeatable::Always || self == Repeatable::IfNotProcessed && was_not_processed
     }
@@ -121,7 +125,7 @@ impl Middleware for Retry {
         extensions: &mut Extensions,
         next: Next<'_>,
     ) -> Result<Response> {
-        let peer = PeerName::of(&request);
+        let (peer, url) = (PeerName::of(&request), request.url().clone());
         let repeatable = self.make_repeatable(&mut request);
         let begun = self.shared.with(&peer, &self.rules, |peer, now| {
             Call::begin(&self.rules, peer, now, fastrand::f64())
@@ -132,7 +136,8 @@ impl Middleware for Retry {
             let copy = if repeatable == Repeatable::Never { None } else { request.try_clone() };
             let answered = next.clone().run(request, extensions).await;
             let Some(outcome) = outcome_of(&answered) else { return answered };
-            let can_repeat = copy.is_some() && repeatable.after(&outcome);
+            let was_redirected = matches!(&answered, Ok(response) if *response.url() != url);
+            let can_repeat = copy.is_some() && repeatable.after(&outcome, was_redirected);
             let again = self.shared.with(&peer, &self.rules, |peer, now| {
                 let end = End { now, outcome, can_repeat };
                 call.ended(&self.rules, peer, &end, fastrand::f64())

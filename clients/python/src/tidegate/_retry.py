@@ -190,13 +190,16 @@ class Course:
         self._retry = 0
         self._began = time.monotonic()
 
-    def after(self, status: int, fields: Iterable[tuple[str, str]]) -> float | None:
-        """Returns the wait before the request is sent again, or `None` if this response is the result."""
+    def after(self, status: int, fields: Iterable[tuple[str, str]], *, redirected: bool = False) -> float | None:
+        """Returns the wait before the request is sent again, or `None` if this response is the result.
+
+        `redirected`: a server processed the request and redirected it, and this is the response after the redirect.
+        """
         if status not in self._retrier.statuses:
             return None
         wait_ms = advise(status, fields).wait_ms
-        # A limiter, or a server that sends a time to retry, did not process the request.
-        refused = status == 429 or (status == 503 and wait_ms is not None)
+        # A limiter, or a server that sends a time to retry, did not process the request. A server that redirects did.
+        refused = not redirected and (status == 429 or (status == 503 and wait_ms is not None))
         return self._next(wait_ms) if refused or self._repeatable else None
 
     def after_failure(self, *, was_sent: bool) -> float | None:
@@ -306,4 +309,6 @@ def _observed(retrier: Retrier, course: Course, origin: str, response: Response)
     fields = list(response.headers.items())
     if response.status_code < 400:
         retrier.pacer.observe(origin, advise(response.status_code, fields).pace_ms)
-    return course.after(response.status_code, fields)
+    # Responses of httpx and requests have the responses that redirected the request.
+    redirected = bool(getattr(response, "history", ()))
+    return course.after(response.status_code, fields, redirected=redirected)

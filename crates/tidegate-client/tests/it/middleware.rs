@@ -98,14 +98,33 @@ async fn repeats_a_post_only_if_it_was_not_processed() {
     assert!(server.requests().iter().all(|request| request.header("idempotency-key").is_none()));
 }
 
+/// An address on which no server listens.
+fn refusing_url() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    format!("http://{}/", listener.local_addr().expect("an address"))
+}
+
 #[tokio::test]
 async fn retries_failed_connections() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("an address");
-    drop(listener);
-    let error = client(Retry::new(rules().retries(2))).get(format!("http://{address}/")).send();
+    let error = client(Retry::new(rules().retries(2))).get(refusing_url()).send();
     let error = error.await.expect_err("nobody listens");
     assert!(matches!(&error, reqwest_middleware::Error::Reqwest(error) if error.is_connect()));
+}
+
+/// The server has processed the POST when it redirects, but what became of the redirect was taken
+/// for the outcome of the POST, which was then sent up to six times.
+#[tokio::test]
+async fn sends_a_post_once_if_its_redirect_fails() {
+    let denying = Scripted::replying(&[DENIED]).await;
+    for other in [refusing_url(), denying.url()] {
+        let redirect = format!("location: {other}\r\n");
+        let server = Scripted::start(move |_, _| (303, redirect.clone(), String::new())).await;
+        let client = client(Retry::new(rules()));
+        let _ = client.post(server.url()).send().await;
+        assert_eq!(server.requests().len(), 1, "{other}");
+        let _ = client.get(server.url()).send().await;
+        assert_eq!(server.requests().len(), 1 + 6, "{other}: a GET may be repeated");
+    }
 }
 
 #[tokio::test]
