@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use reqwest::header::CONTENT_TYPE;
 use reqwest::{Response, StatusCode, Url};
 use serde::Deserialize;
 
@@ -79,10 +80,15 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
+/// The maximum length of a line of a plain-text body in a message.
+const MAX_SHOWN_CHARS: usize = 200;
+
 /// Reads the problem document of a response. Proxies send other documents; the problem is then
-/// made from the status.
+/// made from the status and, if the body is plain text, from its first line.
 pub(super) async fn problem(response: Response) -> Problem {
     let (status, url) = (response.status(), response.url().clone());
+    let content_type = response.headers().get(CONTENT_TYPE);
+    let is_text = content_type.is_some_and(|kind| kind.as_bytes().starts_with(b"text/plain"));
     let body = super::bytes(response).await.unwrap_or_default();
     let read: Option<Problem> = serde_json::from_slice(&body).ok();
     let mut problem = read.unwrap_or_default();
@@ -92,8 +98,28 @@ pub(super) async fn problem(response: Response) -> Problem {
     }
     if problem.detail.is_empty() {
         problem.detail = format!("the response of {url} has no problem document");
+        if is_text {
+            problem.detail += &first_line(&body);
+        }
     }
     problem
+}
+
+/// The first line of a plain-text body for a message. Other ports and proxies may name the mistake
+/// there.
+fn first_line(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let line = text.trim().lines().next().unwrap_or_default();
+    let mut shown = String::new();
+    for char in line.chars().take(MAX_SHOWN_CHARS) {
+        // A control character could change what a terminal shows.
+        match char.is_control() {
+            true => shown.extend(char.escape_unicode()),
+            false => shown.push(char),
+        }
+    }
+    let more = if line.chars().nth(MAX_SHOWN_CHARS).is_some() { "..." } else { "" };
+    if shown.is_empty() { shown } else { format!(": {shown}{more}") }
 }
 
 /// Reads a response as an error.

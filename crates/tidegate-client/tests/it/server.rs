@@ -66,23 +66,33 @@ async fn returns_denials_as_values_and_failures_as_errors() {
     let (_server, client) = answering(200, "", OPEN).await;
     let answer = client.check(&check).await.expect("unknown fields are ignored");
     assert_eq!((answer.decided.as_str(), answer.remaining), ("failed-open", None));
-    // (status, body, the error's text with URL in place of the address)
+    const TEXT: &str = "content-type: text/plain; charset=utf-8\r\n";
+    // (status, fields, body, the error's text with URL in place of the address)
     let rows = [
-        (409, CONFLICT, "409 Conflict, field `id`: another cost"),
-        (502, "<html>", "502 Bad Gateway: the response of URL has no problem document"),
+        (409, "", CONFLICT, "409 Conflict, field `id`: another cost"),
+        (502, "", "<html>", "502 Bad Gateway: the response of URL has no problem document"),
+        (
+            400,
+            TEXT,
+            "this is the \x1bgRPC port\nuse another one",
+            "400 Bad Request: the response of URL has no problem document: this is the \\u{1b}gRPC port",
+        ),
+        (502, TEXT, "\n", "502 Bad Gateway: the response of URL has no problem document"),
         (
             429,
+            "",
             DENIED,
             "429 Request cannot be satisfied as assigned quota has been exceeded: used up",
         ),
         (
             200,
+            "",
             "7",
             "the response is not from a tidegate server: URL: invalid type: integer `7`, expected struct Answer at line 1 column 1",
         ),
     ];
-    for (status, body, expected) in rows {
-        let (server, client) = answering(status, "", body).await;
+    for (status, fields, body, expected) in rows {
+        let (server, client) = answering(status, fields, body).await;
         let error = client.check(&check).await.expect_err("no decision");
         let url = format!("http://{}/v1/check", server.address);
         assert_eq!(error.to_string(), expected.replace("URL", &url));
