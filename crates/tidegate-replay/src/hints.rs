@@ -142,6 +142,13 @@ fn of_file(file: &FileReport) -> Vec<String> {
             hints.push(format!("{path}: the last time is {last}; check --time-unit"));
         }
     }
+    if file.host_guessed {
+        hints.push(format!(
+            "{path}: before their [date], lines have more than the three fields `host ident user`, \
+             and no ident is `-`: the first field is read as the client; if it is not, remove what \
+             is before the client"
+        ));
+    }
     if file.field_unused {
         hints.push(format!("{path}: --field has no effect on the formats clf and combined"));
     }

@@ -47,6 +47,8 @@ pub struct FileReport {
     pub field_unused: bool,
     /// Whether `--time-unit` was given, although no time is a number.
     pub unit_unused: bool,
+    /// Whether the first field of log lines is taken as the client, although it may not be it.
+    pub host_guessed: bool,
     /// The earliest and the latest time.
     pub span: Option<(u64, u64)>,
     /// The number of events that are late, see [`Reader::late_after_us`].
@@ -95,6 +97,7 @@ impl TraceFile {
             has_fractions: false,
             field_unused: is_log && !options.fields.is_empty(),
             unit_unused: is_log && options.unit.is_some(),
+            host_guessed: false,
             span: None,
             late: 0,
         };
@@ -203,6 +206,7 @@ impl TraceFile {
         FileReport {
             unit: parser.and_then(Parser::unit),
             zoneless: parser.filter(|_| !self.is_zone_given).map_or(0, Parser::zoneless),
+            host_guessed: parser.is_some_and(Parser::is_host_guessed),
             unit_unused: self.report.unit_unused && !parser.is_some_and(Parser::has_numbers),
             ..self.report
         }

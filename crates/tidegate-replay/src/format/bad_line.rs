@@ -56,6 +56,8 @@ pub enum BadLine {
     Json(serde_json::Error),
     #[error("no [date]")]
     NoDate,
+    #[error("too few fields before the [date]: no client where most of the first lines have it")]
+    NoHost,
     #[error("a date that is not like [01/Aug/1995:00:00:01 -0400]")]
     BadDate,
     #[error("no \"request\" after the date")]

@@ -4,15 +4,23 @@
 //! host ident user [01/Aug/1995:00:00:01 -0400] "GET / HTTP/1.0" 200 1839
 //! host ident user [01/Aug/1995:00:00:01 -0400] "GET / HTTP/1.0" 200 1839 "referer" "agent"
 //! vhost:443 host ident user [...] "GET / HTTP/1.0" 200 1839 "referer" "agent" "forwarded" 0.003
+//! Mar  2 10:00:03 web1 nginx: host ident user [...] "GET / HTTP/1.0" 200 1839
 //! ```
+//!
+//! Syslog and containers write fields before those of the server. A user name may contain spaces,
+//! and clients choose it, so the host cannot be found in a line by itself: `a - b` as a user would
+//! make `a` the host. It is found by its ident, which is a dash in practice: the first lines
+//! determine how many fields precede the host in every line of the file.
 //!
 //! Old servers logged requests with unescaped quotes, so the request ends at the first quote that
 //! is followed by a status and a size. A third quoted field, as in nginx's default `main` format,
 //! is X-Forwarded-For. Further fields are ignored. Dates may have fractions, or be in ISO 8601.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::iter;
 
-use memchr::{memchr, memchr_iter, memmem};
+use memchr::{memchr, memchr_iter, memchr2, memmem};
 use tidegate::unstable::policy::RequestField;
 
 use super::line_attributes::{LineAttributes, text};
@@ -67,6 +75,9 @@ const NAMES: [(&str, Field); 16] = [
 /// The cost of every log line.
 const COST: i64 = 1;
 
+/// The number of fields of `host ident user`.
+const USUAL_FIELDS: usize = 3;
+
 /// The length of `01/Aug/1995:00:00:01 -0400`.
 const DATE_BYTES: usize = 26;
 
@@ -74,8 +85,8 @@ const DATE_BYTES: usize = 26;
 #[derive(Clone, Debug)]
 pub struct ClfParser {
     variant: Variant,
-    /// Whether lines begin with a virtual host.
-    vhost: bool,
+    /// `None` until there is a line with a date.
+    layout: Option<Layout>,
     field: Field,
     key: KeySource,
     pub times: Times,
@@ -92,10 +103,7 @@ impl ClfParser {
         variant: Variant,
         lines: impl Iterator<Item = &'l [u8]>,
     ) -> Result<Self, Vec<String>> {
-        let (all, with_vhost) = lines.fold((0_u32, 0), |(all, with), line| {
-            (all + 1, with + u32::from(begins_with_vhost(line)))
-        });
-        let vhost = with_vhost * 2 > all;
+        let layout = Layout::of(lines);
         let field = match &options.key {
             KeySource::Field(name) => {
                 NAMES.iter().find(|(known, _)| **known == **name).map(|(_, field)| *field)
@@ -104,7 +112,7 @@ impl ClfParser {
         };
         let is_present = |field: &Field| match field {
             Field::Agent | Field::Referer | Field::Forwarded => variant == Variant::Combined,
-            Field::Vhost => vhost,
+            Field::Vhost => layout.is_some_and(|layout| layout.vhost),
             _ => true,
         };
         let Some(field) = field.filter(is_present) else {
@@ -113,7 +121,7 @@ impl ClfParser {
         };
         Ok(ClfParser {
             variant,
-            vhost,
+            layout,
             field,
             key: options.key.clone(),
             times: Times::new(options.unit, options.zone.clone()),
@@ -124,7 +132,10 @@ impl ClfParser {
 
     #[inline]
     pub fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Event<'a>, BadLine> {
-        let parts = Parts::of(line, self.vhost)?;
+        if self.layout.is_none() {
+            self.layout = Layout::of(iter::once(line));
+        }
+        let parts = Parts::of(line, self.layout.unwrap_or_default())?;
         let time_us = self.time_us(parts.date)?;
         let (request, status, rest) = request(parts.rest)?;
         let quoted = match self.variant {
@@ -141,6 +152,11 @@ impl ClfParser {
             (field, quoted) => other_key(field, &parts, (request, status), quoted)?,
         };
         Ok(Event { time_us, key, cost: COST })
+    }
+
+    /// Returns whether the first field is taken as the host, although it may not be it.
+    pub fn is_host_guessed(&self) -> bool {
+        self.layout.is_some_and(|layout| layout.is_guess)
     }
 
     #[inline]
@@ -172,25 +188,15 @@ struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     #[inline]
-    fn of(line: &'a [u8], vhost: bool) -> Result<Self, BadLine> {
-        let date_start = memmem::find(line, b" [").ok_or(BadLine::NoDate)? + 2;
-        let mut before = &line[..date_start - 2];
-        let rest = &line[date_start..];
-        let date_end = memchr(b']', rest).ok_or(BadLine::NoDate)?;
-        let mut first = None;
-        if vhost {
-            let end = memchr(b' ', before).ok_or(BadLine::NoDate)?;
-            first = Some(&before[..end]);
-            before = &before[end + 1..];
+    fn of(line: &'a [u8], layout: Layout) -> Result<Self, BadLine> {
+        let (mut before, date, rest) = split_at_date(line).ok_or(BadLine::NoDate)?;
+        let mut last = None;
+        for _ in 0..layout.before_host {
+            let (field, names) = first_field(before).ok_or(BadLine::NoHost)?;
+            (last, before) = (Some(field), names);
         }
-        let host_end = memchr(b' ', before).ok_or(BadLine::NoDate)?;
-        Ok(Parts {
-            vhost: first,
-            host: &before[..host_end],
-            names: &before[host_end..],
-            date: &rest[..date_end],
-            rest: &rest[date_end + 1..],
-        })
+        let (host, names) = first_field(before).ok_or(BadLine::NoHost)?;
+        Ok(Parts { vhost: last.filter(|_| layout.vhost), host, names, date, rest })
     }
 
     /// Returns the user of ` ident user`, which may contain spaces.
@@ -200,12 +206,95 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Returns whether a line has one more field than usual before its date. Its ident, which is a dash
-/// in practice, is then the third field.
-fn begins_with_vhost(line: &[u8]) -> bool {
-    let Some(end) = memmem::find(line, b" [") else { return false };
-    let words: Vec<&[u8]> = line[..end].split(|&byte| byte == b' ').take(4).collect();
-    words.len() == 4 && words[1] != b"-" && words[2] == b"-"
+/// Splits a line into what precedes ` [date]`, the date, and what follows.
+#[inline]
+fn split_at_date(line: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let before = memmem::find(line, b" [")?;
+    let rest = &line[before + 2..];
+    let end = memchr(b']', rest)?;
+    Some((&line[..before], &rest[..end], &rest[end + 1..]))
+}
+
+/// Returns the first field of a text, and what follows. Fields before the host may be aligned with
+/// several spaces, such as the day in `Mar  2`, or separated by tabs.
+#[inline]
+fn first_field(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let start = text.iter().position(|byte| !is_blank(byte))?;
+    let text = &text[start..];
+    memchr2(b' ', b'\t', text).map(|end| text.split_at(end))
+}
+
+fn is_blank(byte: &u8) -> bool {
+    matches!(byte, b' ' | b'\t')
+}
+
+/// Where the fields of lines are that precede the date.
+#[derive(Clone, Copy, Debug, Default)]
+struct Layout {
+    /// The number of fields before the host.
+    before_host: usize,
+    /// Whether the last of them is a virtual host.
+    vhost: bool,
+    /// Whether there are more fields than usual, and none is known to be the ident.
+    is_guess: bool,
+}
+
+impl Layout {
+    /// Returns the layout of most of these lines, or `None` if none has a date.
+    #[cold]
+    fn of<'l>(lines: impl Iterator<Item = &'l [u8]>) -> Option<Self> {
+        let lines: Vec<Vec<&[u8]>> = lines.filter_map(fields_before_date).collect();
+        let shortest = lines.iter().map(Vec::len).min()?;
+        let mut votes = BTreeMap::<usize, usize>::new();
+        for fields in &lines {
+            for at in (0..fields.len()).filter(|&at| is_host(fields, at)) {
+                *votes.entry(at).or_default() += 1;
+            }
+        }
+        // Of several with an ident in every line, the last is the host: syslog writes dashes too
+        // (RFC 5424). Lines whose user looks like an ident and a user are in the minority.
+        let most = votes.into_iter().max_by_key(|&(at, votes)| (votes, at));
+        let Some((before_host, votes)) = most else {
+            return Some(Layout {
+                before_host: 0,
+                vhost: false,
+                is_guess: shortest > USUAL_FIELDS,
+            });
+        };
+        let begins_with_vhost = |fields: &&Vec<&[u8]>| {
+            is_host(fields, before_host) && before_host > 0 && is_authority(fields[before_host - 1])
+        };
+        let with_vhost = lines.iter().filter(begins_with_vhost).count();
+        Some(Layout { before_host, vhost: with_vhost * 2 > votes, is_guess: false })
+    }
+}
+
+fn fields_before_date(line: &[u8]) -> Option<Vec<&[u8]>> {
+    let (before, _, rest) = split_at_date(line)?;
+    let fields = before.split(is_blank).filter(|field| !field.is_empty());
+    rest.starts_with(b" \"").then(|| fields.collect())
+}
+
+/// Returns whether the field can be the host: it is followed by a dash, the ident, and by the user.
+fn is_host(fields: &[&[u8]], at: usize) -> bool {
+    fields.len() >= at + USUAL_FIELDS && fields[at] != b"-" && fields[at + 1] == b"-"
+}
+
+/// Returns whether a field may be the name of a host, with or without a port, unlike most of what
+/// syslog and containers write before a line: `nginx:`, `|`, a time.
+fn is_authority(field: &[u8]) -> bool {
+    let digits = field.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let name = match field[..field.len() - digits].strip_suffix(b":") {
+        Some(name) if digits > 0 => name,
+        _ => field,
+    };
+    let address = name.strip_prefix(b"[").and_then(|name| name.strip_suffix(b"]"));
+    let (name, others) = match address {
+        Some(address) => (address, &b":."[..]),
+        None => (name, &b"-._"[..]),
+    };
+    name.iter().any(u8::is_ascii_alphanumeric)
+        && name.iter().all(|byte| byte.is_ascii_alphanumeric() || others.contains(byte))
 }
 
 #[cold]
@@ -390,6 +479,65 @@ mod tests {
         ] {
             assert!(key(full, variant, field).is_err(), "{field}");
         }
+    }
+
+    /// A prefix of several fields was the host, and a prefix that is not one was the virtual host.
+    #[test]
+    fn lines_may_begin_with_the_fields_of_syslog_or_containers() {
+        let hosts = |lines: &[String], key: &str| {
+            let lines: Vec<String> = lines.iter().map(|line| line.replace("DATE", DATE)).collect();
+            let key = KeySource::new(Some(&key.parse().expect("a key")));
+            let options = ParseOptions { key, ..ParseOptions::default() };
+            let sample = lines.iter().map(String::as_bytes);
+            let Ok(mut log) = ClfParser::new(&options, Variant::Common, sample) else {
+                return (Vec::new(), false);
+            };
+            let keys = lines.iter().map(|line| match log.parse(line.as_bytes()) {
+                Ok(event) => String::from_utf8_lossy(&event.key).into_owned(),
+                Err(why) => why.to_string(),
+            });
+            (keys.collect::<Vec<_>>(), log.is_host_guessed())
+        };
+        for (prefix, vhost) in [
+            ("", None),
+            ("2026-03-02T10:00:03.5Z ", None),
+            ("nginx-1  | ", None),
+            ("Mar  2 10:00:03 web1 nginx: ", None),
+            ("Mar 12 10:00:03 web1 nginx[12]: ", None),
+            ("<190>Mar 12 10:00:03 web1 nginx: ", None),
+            ("2026-03-02T10:00:03+00:00 web1 nginx: ", None),
+            ("<190>1 2026-03-02T10:00:03Z web1 nginx 123 - - ", None),
+            ("2026-03-02T10:00:03Z\tnginx.access\t", Some("nginx.access")),
+            ("Mar 12 10:00:03 web1 nginx: x.org:443 ", Some("x.org:443")),
+            ("[::1]:443 ", Some("[::1]:443")),
+        ] {
+            let line = |user: &str| format!("{prefix}h - {user} DATE \"GET / HTTP/1.0\" 200 5");
+            // The user names of two lines look like a host, its ident and a user.
+            let lines = ["-", "u", "a b", "x - y", "x - -"].map(line);
+            assert_eq!(hosts(&lines, "host"), (vec!["h".to_string(); 5], false), "{prefix}");
+            assert_eq!(hosts(&lines, "user").0, ["-", "u", "a b", "x - y", "x - -"], "{prefix}");
+            assert_eq!(hosts(&lines[..1], "vhost").0, Vec::from_iter(vhost), "{prefix}");
+        }
+        let line = |before: &str| format!("{before} DATE \"GET / HTTP/1.0\" 200 5");
+        for (befores, keys, is_guess) in [
+            // A line without the prefix of the others is skipped.
+            (&["p q h - -", "p q h - -", "h - -"][..], &["h", "h", "too few"][..], false),
+            (&["h - a b", "h - c d"], &["h", "h"], false),
+            (&["h - - -", "h - a -"], &["h", "h"], false),
+            (&["p q h i u", "p q h i v"], &["p", "p"], true),
+            (&["h i u v", "h i u"], &["h", "h"], false),
+        ] {
+            let lines: Vec<String> = befores.iter().copied().map(line).collect();
+            let (found, was_guess) = hosts(&lines, "host");
+            let fits = found.iter().zip(keys).all(|(found, key)| found.starts_with(key));
+            assert!(fits && was_guess == is_guess, "{befores:?}: {found:?}");
+        }
+        // The first lines may have no date. Then the first line that has one is decisive.
+        let mut log = ClfParser::new(&ParseOptions::default(), Variant::Common, iter::empty())
+            .expect("a host");
+        assert!(log.parse(b"nginx-1  | starting").is_err());
+        let line = line("nginx-1  | h - -").replace("DATE", DATE);
+        assert_eq!(*log.parse(line.as_bytes()).expect("an event").key, *b"h");
     }
 
     #[test]

@@ -307,6 +307,12 @@ impl Parser {
         self.times().map_or(0, |times| times.zoneless)
     }
 
+    /// Returns whether the first field of log lines is taken as the client, although it may not be
+    /// it.
+    pub fn is_host_guessed(&self) -> bool {
+        matches!(self, Parser::Log(log) if log.is_host_guessed())
+    }
+
     /// Returns whether any time was a number.
     pub fn has_numbers(&self) -> bool {
         self.times().is_none_or(|times| times.has_numbers)

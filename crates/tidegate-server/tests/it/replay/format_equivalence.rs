@@ -108,6 +108,34 @@ const FORMS: &[(&str, &str, Line, &[&str])] = &[
         &[],
     ),
     (
+        "nginx over syslog",
+        "",
+        |us, key| {
+            let day = 1 + us / 1_000_000 % 28;
+            format!(
+                "<190>Mar {day:2} {} web1 nginx: {key} - - [{}] \"GET /\" 200 5 \"-\" \"a\"",
+                clock(us),
+                log(us)
+            )
+        },
+        &[],
+    ),
+    (
+        "Apache over syslog, RFC 5424",
+        "",
+        |us, key| {
+            let time = iso(us);
+            format!("<190>1 {time} web1 httpd 12 - - {key} - a b [{}] \"GET /\" 200 5", log(us))
+        },
+        &[],
+    ),
+    (
+        "a container of Compose",
+        "",
+        |us, key| format!("nginx-1  | {key} - - [{}] \"GET /\" 200 5 \"-\" \"a\"", log(us)),
+        &[],
+    ),
+    (
         "Envoy",
         "",
         |us, key| {

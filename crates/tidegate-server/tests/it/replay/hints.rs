@@ -83,6 +83,23 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         ],
     ),
     (
+        "fields before a client without a known ident",
+        "web1 nginx: h i u [14/Nov/2023:22:13:20 +0000] \"GET / HTTP/1.1\" 200 5\n",
+        &[],
+        &[
+            "hint: -: before their [date], lines have more than the three fields `host ident user`, and no ident is `-`: the first field is read as the client; if it is not, remove what is before the client\n",
+        ],
+    ),
+    (
+        "a line without the fields that precede the others",
+        "web1 nginx: h - - [14/Nov/2023:22:13:20 +0000] \"GET /\" 200 5\nh - - [14/Nov/2023:22:13:20 +0000] \"GET /\" 200 5\nweb1 nginx: h - - [14/Nov/2023:22:13:21 +0000] \"GET /\" 200 5\n",
+        &[],
+        &[
+            "2 events of 1 key",
+            "  -:2: too few fields before the [date]: no client where most of the first lines have it\n",
+        ],
+    ),
+    (
         "the same lines",
         "1700000000000000,a\n1700000000000000,a\n1700000000000001,a\n",
         &[],
