@@ -94,7 +94,9 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     let asked =
         args.rules.limits.first().map_or_else(Algorithm::default, |given| given.limit.algorithm());
     let summary = summary.with_suggestions(&suggestions).with_main(asked);
-    let summary = summary.with_burst(burst.as_ref());
+    let mut summary = summary.with_burst(burst.as_ref());
+    let hint = args.suggest.and_then(|share| share.hint("--suggest"));
+    summary.hints.extend(hint.into_iter().chain(args.headroom.hint("--headroom")));
     report_writer.print(&summary, to_stderr)
 }
 

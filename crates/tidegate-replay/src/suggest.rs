@@ -28,6 +28,22 @@ const MILLION: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     pub millionths: u64,
+    /// Whether the text has a percent sign.
+    pub has_sign: bool,
+}
+
+impl Share {
+    /// Returns the hint for a value of this option that may be a fraction of 1: it is above 0 and
+    /// below 1, without a percent sign.
+    pub fn hint(self, option: &str) -> Option<String> {
+        if self.has_sign || !(1..10_000).contains(&self.millionths) {
+            return None;
+        }
+        let number = |share: Share| share.to_string().replace(" %", "");
+        let share = number(Share { millionths: self.millionths * 100, ..self });
+        let this = number(self);
+        Some(format!("{option} {this} is read as {this} %; for {share} % write {share}"))
+    }
 }
 
 impl fmt::Display for Share {
@@ -54,7 +70,9 @@ pub fn headroom(text: &str) -> Result<Share, &'static str> {
 }
 
 fn percent(text: &str) -> Option<Share> {
-    let text = text.trim().trim_end_matches('%').trim_end();
+    let text = text.trim();
+    let has_sign = text.ends_with('%');
+    let text = text.trim_end_matches('%').trim_end();
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || fraction.len() > 4 || !digits(whole) || !digits(fraction) {
@@ -62,7 +80,7 @@ fn percent(text: &str) -> Option<Share> {
     }
     let whole: u64 = whole.parse().ok().filter(|whole| *whole < MILLION)?;
     let fraction: u64 = format!("{fraction:0<4}").parse().ok()?;
-    Some(Share { millionths: whole * 10_000 + fraction })
+    Some(Share { millionths: whole * 10_000 + fraction, has_sign })
 }
 
 /// The result of the search for one limit.
@@ -291,7 +309,7 @@ mod tests {
         for bad in ["", "0", "100.1", "-1", "1e1", "99.99999", ".5", "x", "%"] {
             assert!(share(bad).is_err(), "{bad}");
         }
-        assert_eq!(headroom("0%"), Ok(Share { millionths: 0 }));
+        assert_eq!(headroom("0%"), Ok(Share { millionths: 0, has_sign: true }));
         assert!(headroom("10001").is_err());
     }
 
@@ -322,7 +340,7 @@ mod tests {
         let mut events: Vec<(u64, u32)> = (0..90).map(|n| (1_000_000 * n, 2)).collect();
         events.extend((0..10).map(|_| (100_000_000, 1)));
         let block = Block::of(&events);
-        let share = |millionths| Share { millionths };
+        let share = |millionths| Share { millionths, has_sign: true };
         for algorithm in ["sliding-log", "sliding-window", "fixed-window", "token-bucket"] {
             let limit: Limit = format!("1 per 500ms {algorithm}").parse().expect("a limit");
             for (percent, find_smallest) in [(1_000_000, 10), (950_000, 5), (900_000, 1)] {

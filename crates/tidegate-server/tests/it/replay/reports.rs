@@ -219,6 +219,24 @@ fn suggestions_keep_a_given_burst() {
     }
 }
 
+/// `--suggest 0.999` suggested a limit for 0.999 % without a hint.
+#[test]
+fn hints_at_percentages_that_look_like_fractions() {
+    let files = Files::new("suggest-fraction");
+    let path = files.write("trace.csv", "1700000000500000,a\n".repeat(20));
+    for (share, headroom, hints) in [
+        ("0.999", "15", &["--suggest 0.999 is read as 0.999 %; for 99.9 % write 99.9"][..]),
+        ("99", "0.15", &["--headroom 0.15 is read as 0.15 %; for 15 % write 15"]),
+        ("0.999%", "0.15%", &[]),
+        ("1", "0", &[]),
+    ] {
+        let args = ["replay", &path, "--limit", "1 per 1s", "--suggest", share];
+        let json =
+            tidegate(&[&args[..], &["--headroom", headroom, "--json"]].concat()).succeeded().json();
+        assert_eq!(json["hints"], serde_json::json!(hints), "{share} {headroom}");
+    }
+}
+
 #[test]
 fn reports_when_no_limit_passes() {
     let files = Files::new("suggest-none");
