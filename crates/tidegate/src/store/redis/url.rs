@@ -32,6 +32,9 @@ const SENTINEL_PORT: u16 = 26379;
 /// The scheme of a unix socket.
 const SOCKET_SCHEME: &str = "redis+unix";
 
+/// How to write a password that has characters with a meaning in a URL.
+const ENCODING: &str = "% @ / : ? # in a password as %25 %40 %2F %3A %3F %23";
+
 /// How the servers of a store are deployed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deployment {
@@ -80,6 +83,20 @@ pub(super) struct RedisUrl {
 
 impl RedisUrl {
     pub(super) fn parse(text: &str) -> Result<Self, UrlError> {
+        Self::read(text).map_err(|error| {
+            // A `/` or `?` in a password ends the hosts, so the end of the login comes after them.
+            let after_hosts =
+                text.split_once("://").and_then(|(_, rest)| rest.split_once(['/', '?']));
+            match after_hosts {
+                Some((_, rest)) if rest.contains('@') && error.part != "host" => {
+                    fail(error.part, format!("{}; write {ENCODING}", error.fix))
+                }
+                _ => error,
+            }
+        })
+    }
+
+    fn read(text: &str) -> Result<Self, UrlError> {
         if text.len() > MAX_URL_BYTES {
             return Err(fail("URL", format!("is longer than {MAX_URL_BYTES} bytes")));
         }
@@ -134,6 +151,9 @@ impl RedisUrl {
             }
             Deployment::Sentinel => {
                 let (master, db) = path.split_once('/').unwrap_or((path, ""));
+                if master.contains('@') {
+                    return Err(fail("master name", "has an @"));
+                }
                 self.master = decode("master name", master)?;
                 if self.master.is_empty() {
                     let fix = "is missing: write redis-sentinel://host/NAME, as in the Sentinel's `sentinel monitor NAME`";
@@ -333,7 +353,10 @@ fn read_host(text: &str, default_port: u16) -> Result<Address, UrlError> {
     };
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:%".contains(&byte);
     if host.is_empty() || !host.bytes().all(allowed) {
-        let fix = "is missing or has characters no host has: write redis://host:6379, an IPv6 address in [ ], and % @ / : ? # in a password as %25 %40 %2F %3A %3F %23";
+        let fix = format!(
+            "is missing or has characters no host has: write redis://host:6379, an IPv6 address in \
+             [ ], and {ENCODING}"
+        );
         return Err(fail("host", fix));
     }
     let port = match port {
@@ -452,6 +475,23 @@ mod tests {
         for (text, part) in rows {
             let error = RedisUrl::parse(text).expect_err(text);
             assert_eq!(error.part, part, "{text}: {error}");
+            assert!(!format!("{error} {error:?}").contains("s3"), "{text}: {error}");
+        }
+        // A password that is not percent-encoded was an error about another part, without help, or
+        // the name of a primary.
+        for (text, part) in [
+            ("redis://:p@s3/cret@h:1", "database"),
+            ("redis://u:s3/cret@h", "port"),
+            ("redis://u:s3?cret@h", "port"),
+            ("redis://:p@s3?cret@h", "query"),
+            ("redis://:?s3cret@h", "host"),
+            ("redis-sentinel://:p@s3/cret@h/m", "master name"),
+            ("redis-cluster://:p@s3/cret@h", "path"),
+            ("redis+unix://:p/s3cret@/run/x", "path"),
+        ] {
+            let error = RedisUrl::parse(text).expect_err(text);
+            assert_eq!(error.part, part, "{text}: {error}");
+            assert_eq!(error.to_string().matches("%40 %2F").count(), 1, "{text}: {error}");
             assert!(!format!("{error} {error:?}").contains("s3"), "{text}: {error}");
         }
         let many = vec!["h"; MAX_HOSTS + 1].join(",");
