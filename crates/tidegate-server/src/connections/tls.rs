@@ -134,11 +134,27 @@ pub struct TlsError {
     pub field: &'static str,
     path: PathBuf,
     pub reason: String,
+    /// Whether the files are valid, but are not of one pair.
+    is_mismatch: bool,
 }
 
 const UNREADABLE: &str = "the file cannot be read";
 
 impl TlsError {
+    fn new(field: &'static str, path: &Path, reason: String) -> Self {
+        TlsError { field, path: path.into(), reason, is_mismatch: false }
+    }
+
+    /// How to fix the field of the config.
+    fn help(&self) -> &'static str {
+        match self.field {
+            _ if self.is_mismatch => "name the certificate and the key of one pair",
+            "key" => "name the private key of `cert`, a PEM file that the server can read",
+            "client_ca" => "name the CA of the clients, a PEM file that the server can read",
+            _ => "name a valid certificate chain, a PEM file that the server can read",
+        }
+    }
+
     /// A hint for a file that a config names, to be appended to the message; empty if the file was
     /// read.
     pub fn path_hint(&self) -> &'static str {
@@ -152,21 +168,20 @@ impl TlsError {
 /// Loads the files.
 fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(crypto::ring::default_provider());
-    let error = |field, path: &Path, reason: String| TlsError { field, path: path.into(), reason };
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|reason| error("cert", &files.cert, reason.to_string()))?;
+        .map_err(|reason| TlsError::new("cert", &files.cert, reason.to_string()))?;
     let builder = match &files.client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates("client_ca", path)? {
                 let added = roots.add(certificate);
-                added.map_err(|reason| error("client_ca", path, reason.to_string()))?;
+                added.map_err(|reason| TlsError::new("client_ca", path, reason.to_string()))?;
             }
             let verifier =
                 WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-            let verifier = verifier.map_err(|e| error("client_ca", path, e.to_string()))?;
+            let verifier = verifier.map_err(|e| TlsError::new("client_ca", path, e.to_string()))?;
             builder.with_client_cert_verifier(match files.client_name.clone() {
                 Some(name) => Arc::new(ClientNameVerifier { verifier, name }),
                 None => verifier,
@@ -176,6 +191,7 @@ fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     let chain = certificates("cert", &files.cert)?;
     let config = builder.with_single_cert(chain, private_key(&files.key)?);
     let mut config = config.map_err(|reason| {
+        let is_mismatch = matches!(reason, Error::InconsistentKeys(_));
         let reason = match reason {
             Error::InconsistentKeys(_) => {
                 format!("the certificate does not belong to the key {}", files.key.display())
@@ -187,7 +203,7 @@ fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
             }
             reason => reason.to_string(),
         };
-        error("cert", &files.cert, reason)
+        TlsError { is_mismatch, ..TlsError::new("cert", &files.cert, reason) }
     })?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
@@ -216,12 +232,7 @@ pub fn tls_warnings(config: &Config, base: Option<&Path>) -> Vec<ConfigWarning> 
             if effect == Effect::PreventsStart {
                 message.push_str("; the server does not start with it");
             }
-            let help = match problem.field {
-                "key" => "name the private key of `cert`, a PEM file that the server can read",
-                "client_ca" => "name the CA of the clients, a PEM file that the server can read",
-                _ => "name a valid certificate chain, a PEM file that the server can read",
-            };
-            warnings.push(config.warning(&field, message, help.into()));
+            warnings.push(config.warning(&field, message, problem.help().into()));
         }
     }
     warnings
@@ -243,9 +254,11 @@ fn problems(files: &TlsFiles, now: UnixTime) -> Vec<(TlsError, Effect)> {
         match certificates(field, path) {
             Ok(chain) => {
                 let invalid = chain.iter().find_map(|certificate| validity_error(certificate, now));
-                problems.extend(invalid.map(|reason| {
-                    (TlsError { field, path: path.clone(), reason }, Effect::RejectedByClients)
-                }));
+                problems.extend(
+                    invalid.map(|reason| {
+                        (TlsError::new(field, path, reason), Effect::RejectedByClients)
+                    }),
+                );
             }
             Err(error) => problems.push((error, Effect::PreventsStart)),
         }
@@ -289,7 +302,7 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
             pem::Error::NoItemsFound => "there is no private key in it".into(),
             error => pem_reason(error),
         };
-        TlsError { field: "key", path: path.into(), reason }
+        TlsError::new("key", path, reason)
     })
 }
 
@@ -311,7 +324,7 @@ fn certificates(
     field: &'static str,
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let error = |reason: String| TlsError { field, path: path.into(), reason };
+    let error = |reason: String| TlsError::new(field, path, reason);
     let read = CertificateDer::pem_file_iter(path).map_err(|reason| error(pem_reason(reason)))?;
     let chain: Result<Vec<_>, _> = read.collect();
     let chain = chain.map_err(|reason| error(pem_reason(reason)))?;

@@ -169,6 +169,10 @@ fn warns_of_tls_files() {
             let is_unreadable = problem.starts_with("the file cannot be read");
             let is_explained = run.stderr.contains("(a relative path starts at the directory of");
             assert_eq!(is_explained, is_unreadable, "{}", run.stderr);
+            // The help was to name a valid chain, although the chain is valid.
+            let is_mismatch = problem.contains("does not belong");
+            let is_pair = run.stderr.contains("help: name the certificate and the key of one pair");
+            assert_eq!(is_pair, is_mismatch, "{}", run.stderr);
             let prevents_start = !problem.contains("certificate expire");
             let is_said = run.stderr.contains("; the server does not start with it");
             assert_eq!(is_said, prevents_start, "{}", run.stderr);

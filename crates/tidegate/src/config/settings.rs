@@ -204,6 +204,13 @@ fn read_tls(
     located: &LocatedNode,
     locations: &mut Vec<(String, SourceLocation)>,
 ) -> Option<Fronts<Option<Tls>>> {
+    let file_names: Vec<&str> = TLS_FILES.iter().map(|field| field.name).collect();
+    if located.has_field(&file_names) {
+        let help = "put them under a front: `tls: { http: { cert: ..., key: ... } }`";
+        let at = reader.start_of(located);
+        reader.fail_at(at, &located.path, "`tls` has files that belong to no front", help);
+        return None;
+    }
     let object = reader.object(located, TLS)?;
     let mut front = |name: &str| {
         let located = object.get(name)?;
