@@ -183,6 +183,33 @@ fn warns_of_tls_files() {
     }
 }
 
+/// A setting that only a flag or a variable sets was an unknown field, with the names of all fields
+/// as the help.
+#[test]
+fn errors_name_the_flag_or_variable_of_settings_outside_the_config() {
+    let schema: Value = tidegate(&["config", "schema"]).succeeded().json();
+    let help = tidegate(&["serve", "--help"]).succeeded().stdout;
+    let flags = help.lines().filter_map(|line| line.trim_start().strip_prefix("--"));
+    let flags =
+        flags.filter_map(|line| line.split([' ', '=']).next()).map(|flag| format!("--{flag}"));
+    let is_part = |c: char| c.is_ascii_uppercase() || c == '_';
+    let variables = help.split(|c: char| !is_part(c)).filter(|word| word.starts_with("TIDEGATE_"));
+    let variables = variables.filter(|name| !name.ends_with("_FILE")).map(str::to_owned);
+    let mut checked = 0;
+    for setting in flags.chain(variables) {
+        let field = setting.trim_start_matches("--").trim_start_matches("TIDEGATE_");
+        let field = field.to_ascii_lowercase().replace('-', "_");
+        if schema["properties"][&field].is_object() {
+            continue;
+        }
+        let config = format!("{field}: x\npolicies: [{{ name: a, key: all, limits: 1 per 1s }}]");
+        let run = tidegate_reading(&["config", "check", "/dev/stdin"], config.as_bytes());
+        run.failed(1, &["it is not set in the config: ", &setting]);
+        checked += 1;
+    }
+    assert!(checked > 15, "{checked}: {help}");
+}
+
 #[test]
 fn reads_config_from_pipe() {
     let text = b"policies: [{ name: a, key: all, limits: 1 per 1s }]";

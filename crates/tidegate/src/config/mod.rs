@@ -6,6 +6,7 @@
 //! ```
 //!
 //! - `schema.rs` is the table of all fields, also as JSON Schema;
+//! - `set_elsewhere.rs` knows the settings that only flags and variables of the server set;
 //! - `syntax_errors.rs` explains errors of the YAML parser;
 //! - `settings.rs` also has [`StoreUrl`], which is displayed without its secrets;
 //! - `error.rs` formats an error: file, line, column, field, the line itself and how to fix it;
@@ -37,6 +38,7 @@ mod error;
 mod policies;
 mod reader;
 mod schema;
+mod set_elsewhere;
 mod settings;
 mod syntax_errors;
 mod warnings;

@@ -12,6 +12,7 @@ use tidegate_core::Algorithm;
 
 use super::error::{ConfigError, SourceLocation, UnlocatedError, printable};
 use super::schema::Field;
+use super::set_elsewhere::set_elsewhere;
 use super::syntax_errors::{
     SPACE_AFTER_COLON, colon_without_space, find_odd_character, in_quotes,
     is_in_typographic_quotes, template_in_quotes,
@@ -220,6 +221,10 @@ impl<'s> Reader<'s> {
             && names.clone().any(|known| known == before)
         {
             SPACE_AFTER_COLON.into()
+        } else if located.path.is_empty()
+            && let Some(how) = set_elsewhere(&name.text)
+        {
+            format!("it is not set in the config: {how}")
         } else {
             suggest(&name.text, names.clone())
         };
