@@ -10,7 +10,7 @@ use tidegate::unstable::policy::Policy;
 
 use tidegate_replay::rate_algorithm;
 
-use crate::serve::config_warnings;
+use crate::serve::{address_warnings, config_warnings};
 
 /// Check a config, print its schema, or convert the config of another limiter
 #[derive(Debug, Args)]
@@ -101,7 +101,8 @@ pub fn run(args: &ConfigArgs) -> Result<Output, ConfigCommandError> {
 
 fn check(file: &Path, is_strict: bool) -> Result<Output, ConfigErrors> {
     let config = Config::load(file)?;
-    let warnings = config_warnings(&config, Some(file));
+    let mut warnings = config_warnings(&config, Some(file));
+    warnings.extend(address_warnings(&config));
     if let Some(errors) = ConfigErrors::from_warnings(&warnings).filter(|_| is_strict) {
         return Err(errors);
     }

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Id, Parser, Subcommand};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use tidegate::unstable::config::ConfigErrors;
@@ -90,7 +91,17 @@ pub fn parse(mut args: Vec<OsString>) -> Command {
     if is_ratelimit && args.len() == 1 {
         args.push("serve".into());
     }
-    let parsed = Cli::try_parse_from(&args);
+    let parsed = Cli::command().try_get_matches_from(&args).and_then(|matches| {
+        let mut cli = Cli::from_arg_matches(&matches)?;
+        if let (Command::Serve(serve), Some((_, matches))) =
+            (&mut cli.command, matches.subcommand())
+        {
+            let is_variable =
+                |id: &&Id| matches.value_source(id.as_str()) == Some(ValueSource::EnvVariable);
+            serve.set_by_variable = matches.ids().filter(is_variable).cloned().collect();
+        }
+        Ok(cli)
+    });
     let explain = |error| tips::add_tip(name_variable(error, &args), &args);
     let mut command = parsed.unwrap_or_else(|error| explain(error).exit()).command;
     if let Command::Serve(serve) = &mut command {

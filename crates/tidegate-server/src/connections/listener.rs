@@ -88,9 +88,12 @@ impl ListenAddr {
     pub fn overlaps(&self, other: &ListenAddr) -> bool {
         match (self, other) {
             (ListenAddr::At(one), ListenAddr::At(other)) => {
-                let (ip, other_ip) = (one.ip(), other.ip());
-                let is_any = ip.is_unspecified() || other_ip.is_unspecified();
-                one.port() == other.port() && (is_any || ip == other_ip)
+                // `[::]` has every address of both families. Port 0 takes a free port.
+                let has = |one: &SocketAddr, other: &SocketAddr| {
+                    one.ip().is_unspecified() && (one.is_ipv6() || other.is_ipv4())
+                };
+                let is_same = one.ip() == other.ip() || has(one, other) || has(other, one);
+                one.port() == other.port() && one.port() != 0 && is_same
             }
             _ => false,
         }

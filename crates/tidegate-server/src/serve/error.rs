@@ -39,13 +39,12 @@ pub enum ServeError {
     NothingToServe,
     /// Other machines could reach the front without a secret.
     #[error(
-        "--{name} {address} is reachable from other machines, and {secret} is not set: set it \
+        "{setting} is reachable from other machines, and {secret} is not set: set it \
          (`{secret}=$(openssl rand -hex 32)`), listen on 127.0.0.1, or serve without \
          authentication with --insecure-no-auth",
-        name = .front.name(),
         secret = secret_of(*.front)
     )]
-    Exposed { front: FrontName, address: SocketAddr },
+    Exposed { front: FrontName, setting: String },
     #[error(
         "--{name}: only --grpc can listen on a unix socket: write --{name} 127.0.0.1:8080, or off",
         name = .front.name()
@@ -75,7 +74,7 @@ pub enum ServeError {
 pub struct FrontAddress {
     pub front: FrontName,
     pub address: ListenAddr,
-    /// The flag or the variables that set the address.
+    /// What sets the address: a flag, variables or the config.
     pub setting: String,
 }
 

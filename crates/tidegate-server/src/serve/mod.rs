@@ -37,7 +37,7 @@ use tokio::task::JoinHandle;
 
 pub use self::config_source::config_warnings;
 pub use self::error::ServeError;
-pub use self::settings::ServeArgs;
+pub use self::settings::{ServeArgs, address_warnings};
 
 use self::banner::Banner;
 use self::config_source::ConfigSource;

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::Args;
+use clap::{Args, Id};
 use tidegate::Algorithm;
-use tidegate::unstable::config::Config;
+use tidegate::unstable::config::{Config, ConfigWarning};
 use tidegate_replay::rate_algorithm;
 
 use super::error::ServeError;
@@ -82,6 +82,10 @@ pub struct ServeArgs {
     /// up the limits of others
     #[arg(long, env = "TIDEGATE_INSECURE_NO_AUTH", value_parser = switch)]
     pub insecure_no_auth: bool,
+
+    /// The arguments that environment variables set, for errors.
+    #[arg(skip)]
+    pub set_by_variable: Vec<Id>,
 }
 
 /// Parses the variable of a flag without a value. Any other text is an error, so that a misspelt
@@ -133,7 +137,7 @@ pub const fn secret_of(front: FrontName) -> &'static str {
 pub struct FrontSettings {
     pub front: FrontName,
     pub address: ListenAddr,
-    /// The flag or the variables that set the address, for errors.
+    /// What sets the address, for errors: a flag, variables or the config.
     pub setting: String,
     pub access: Access,
     pub tls: Option<Arc<FrontTls>>,
@@ -196,7 +200,8 @@ impl Settings {
         if address == ListenAddr::Off {
             return Ok(None);
         }
-        let access = self.access(front, &address, secrets, sources.args.insecure_no_auth)?;
+        let insecure = sources.args.insecure_no_auth;
+        let access = self.access(front, (&address, &setting), secrets, insecure)?;
         let tls = load_tls(front, sources)?.map(Arc::new);
         Ok(Some(FrontSettings { front, address, setting, access, tls }))
     }
@@ -207,7 +212,7 @@ impl Settings {
     fn access(
         &mut self,
         front: FrontName,
-        address: &ListenAddr,
+        (address, setting): (&ListenAddr, &str),
         secrets: &Secrets,
         insecure: bool,
     ) -> Result<Access, ServeError> {
@@ -230,18 +235,20 @@ impl Settings {
             }
             return Ok(Access::Secrets(tokens.for_front(front.name(), secret_of(front))));
         }
-        let Some(address) = reachable else { return Ok(Access::Local) };
+        if reachable.is_none() {
+            return Ok(Access::Local);
+        }
         if !insecure {
-            return Err(ServeError::Exposed { front, address });
+            return Err(ServeError::Exposed { front, setting: setting.to_owned() });
         }
         self.exposed.push(front);
         Ok(Access::Unrestricted)
     }
 }
 
-/// Returns the address of a front, and the flag or the variables that set it. A flag overrides a
-/// variable of envoyproxy/ratelimit, which overrides the config. The default is that of the
-/// variable, or else that of tidegate.
+/// Returns the address of a front, and what sets it, for errors. A flag overrides a variable of
+/// envoyproxy/ratelimit, which overrides the config. The default is that of the variable, or else
+/// that of tidegate.
 fn address(
     front: FrontName,
     SettingSources { args, variables, config }: SettingSources<'_>,
@@ -253,20 +260,66 @@ fn address(
         FrontName::Admin => (&args.admin, &config.fronts.admin, DEFAULT_ADMIN),
     };
     let variable = variables.and_then(|variables| variables.address(front));
-    let address = match (flag, variable, file) {
-        (Some(address), ..) => address.clone(),
+    let name = front.name();
+    Ok(match (flag, variable, file) {
+        (Some(address), ..) if args.set_by_variable.iter().any(|id| id == name) => {
+            let variable = name.to_ascii_uppercase();
+            (address.clone(), format!("TIDEGATE_{variable} (--{name} {address})"))
+        }
+        (Some(address), ..) => (address.clone(), format!("--{name} {address}")),
         (None, Some(variable), file) if variable.is_set || file.is_none() => {
-            return Ok((variable.address.clone(), variable.setting.clone()));
+            (variable.address.clone(), variable.setting.clone())
         }
         (None, _, Some(text)) => {
-            text.parse().map_err(|error| ServeError::Address { front, error })?
+            let address = text.parse().map_err(|error| ServeError::Address { front, error })?;
+            let config = args.config.as_deref().unwrap_or(Path::new("the config")).display();
+            (address, format!("{name}: {text} ({config})"))
         }
         // envoyproxy/ratelimit does not have this front.
-        (None, None, None) if variables.is_some() => ListenAddr::Off,
-        (None, _, None) => ListenAddr::At(default),
-    };
-    let setting = format!("--{} {address}", front.name());
-    Ok((address, setting))
+        (None, None, None) if variables.is_some() => (ListenAddr::Off, String::new()),
+        (None, _, None) => (ListenAddr::At(default), format!("--{name} {default} (the default)")),
+    })
+}
+
+/// Returns warnings of fronts that have the same address, as they are in the config or by default.
+/// A server with these addresses does not start. Flags and variables can replace them, so this is
+/// for a config by itself.
+pub fn address_warnings(config: &Config) -> Vec<ConfigWarning> {
+    let fronts = [
+        ("http", &config.fronts.http, DEFAULT_HTTP),
+        ("grpc", &config.fronts.grpc, DEFAULT_GRPC),
+        ("resp", &config.fronts.resp, DEFAULT_RESP),
+        ("admin", &config.fronts.admin, DEFAULT_ADMIN),
+    ];
+    let addresses =
+        fronts.map(|(_, file, default)| file.clone().unwrap_or_else(|| default.to_string()));
+    let mut warnings = Vec::new();
+    for (second, address) in addresses.iter().enumerate() {
+        let Some(first) = addresses[..second].iter().position(|other| overlap(other, address))
+        else {
+            continue;
+        };
+        let (first, second) = (&fronts[first], &fronts[second]);
+        // At least one of them is in the config, because the defaults differ.
+        let (field, other) = if second.1.is_some() { (second, first) } else { (first, second) };
+        let relation = if other.1.is_some() { "same address as" } else { "default address of" };
+        let message = format!(
+            "`{}` has the {relation} `{}`; the server does not start with it",
+            field.0, other.0
+        );
+        let help = "choose another port for one of them, or write `off`";
+        warnings.push(config.warning(field.0, message, help.into()));
+    }
+    warnings
+}
+
+/// Whether sockets at these addresses would receive the same connections. The names of hosts are
+/// not looked up.
+fn overlap(one: &str, other: &str) -> bool {
+    match (one.parse(), other.parse()) {
+        (Ok(one), Ok(other)) => ListenAddr::At(one).overlaps(&ListenAddr::At(other)),
+        _ => one == other && one != "off" && !one.ends_with(":0"),
+    }
 }
 
 /// Loads the TLS files of a front; `None` if it has none.

@@ -183,6 +183,36 @@ fn warns_of_tls_files() {
     }
 }
 
+/// `config check --strict` accepted addresses with which the server does not start.
+#[test]
+fn warns_of_fronts_with_the_same_address() {
+    let same = |first: &str, second: &str| {
+        Some(format!("`{first}` has the same address as `{second}`; the server does not start"))
+    };
+    for (addresses, warning) in [
+        ("http: 127.0.0.1:9000\nadmin: 127.0.0.1:9000", same("admin", "http")),
+        ("grpc: 0.0.0.0:9000\nresp: 127.0.0.1:9000", same("resp", "grpc")),
+        ("http: '[::]:9000'\nadmin: 127.0.0.1:9000", same("admin", "http")),
+        ("http: localhost:9000\nadmin: localhost:9000", same("admin", "http")),
+        (
+            "http: 127.0.0.1:9090",
+            Some("`http` has the default address of `admin`; the server does not start".into()),
+        ),
+        ("http: 127.0.0.1:9090\nadmin: off", None),
+        ("http: 0.0.0.0:9000\nadmin: '[::1]:9000'", None),
+        ("http: 127.0.0.1:0\nadmin: 127.0.0.1:0", None),
+        ("http: off\nadmin: off", None),
+    ] {
+        let config = format!("{addresses}\npolicies: [{{ name: a, key: all, limits: 1 per 1s }}]");
+        let args = ["config", "check", "--strict", "/dev/stdin"];
+        let run = tidegate_reading(&args, config.as_bytes());
+        match warning {
+            Some(warning) => run.failed(1, &[&warning, " --> /dev/stdin:"]),
+            None => drop(run.succeeded()),
+        }
+    }
+}
+
 /// A setting that only a flag or a variable sets was an unknown field, with the names of all fields
 /// as the help.
 #[test]

@@ -107,8 +107,8 @@ pub struct Config {
     pub warnings: Vec<ConfigWarning>,
     /// The name of the file; empty for the default config.
     file: String,
-    /// The positions of the TLS files in the config, by field.
-    tls_locations: Vec<(String, SourceLocation)>,
+    /// The positions of the addresses and the TLS files in the config, by field.
+    locations: Vec<(String, SourceLocation)>,
 }
 
 /// One value per front.
@@ -174,9 +174,9 @@ impl Config {
     }
 
     /// Creates a warning about a field of this config, such as `tls.http.cert`. It shows the line
-    /// of the field if that is a TLS file.
+    /// of the field if that is an address or a TLS file.
     pub fn warning(&self, field: &str, message: String, help: String) -> ConfigWarning {
-        let found = self.tls_locations.iter().find(|(name, _)| name == field);
+        let found = self.locations.iter().find(|(name, _)| name == field);
         let location = found.map(|(_, location)| location.clone());
         let about = ConfigError::about_field(field, location, message, help);
         ConfigWarning::new(&self.file, about)
@@ -252,7 +252,7 @@ impl Default for Config {
             tls: Fronts::default(),
             warnings: Vec::new(),
             file: String::new(),
-            tls_locations: Vec::new(),
+            locations: Vec::new(),
         }
     }
 }

@@ -56,16 +56,21 @@ pub(super) fn read_settings(reader: &Reader<'_>, object: &Object<'_, '_>, config
     config.identity = read_identity(reader, object);
     let variants = object.word("path_variants", &PATH_VARIANTS);
     set(&mut config.path_variants, variants.and_then(|name| name.parse().ok()));
+    let mut address = |name: &str| {
+        let located = object.get(name)?;
+        config.locations.push((located.path.clone(), reader.location(&located)));
+        read_address(reader, &located)
+    };
     config.fronts = Fronts {
-        http: read_address(reader, object, "http"),
-        grpc: read_address(reader, object, "grpc"),
-        resp: read_address(reader, object, "resp"),
-        admin: read_address(reader, object, "admin"),
+        http: address("http"),
+        grpc: address("grpc"),
+        resp: address("resp"),
+        admin: address("admin"),
     };
     let age = object.duration("grpc_max_connection_age", MIN_CONNECTION_AGE..=MAX_CONNECTION_AGE);
     set(&mut config.grpc_max_connection_age, age);
     if let Some(located) = object.get("tls") {
-        let locations = &mut config.tls_locations;
+        let locations = &mut config.locations;
         set(&mut config.tls, read_tls(reader, &located, locations));
     }
 }
@@ -181,9 +186,8 @@ fn read_identity(reader: &Reader<'_>, object: &Object<'_, '_>) -> Identity {
     Identity::of(trusted).ipv6_prefix(prefix.unwrap_or(DEFAULT_IPV6_PREFIX)).reading(source)
 }
 
-fn read_address(reader: &Reader<'_>, object: &Object<'_, '_>, name: &str) -> Option<String> {
-    let located = object.get(name)?;
-    let text = reader.any_text(&located)?;
+fn read_address(reader: &Reader<'_>, located: &LocatedNode) -> Option<String> {
+    let text = reader.any_text(located)?;
     let is_address = text.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty() && !host.contains(['/', ' ']) && port.parse::<u16>().is_ok()
     });
@@ -192,7 +196,7 @@ fn read_address(reader: &Reader<'_>, object: &Object<'_, '_>, name: &str) -> Opt
     }
     let message = format!("`{}` is not an address to listen on", excerpt(text));
     reader.fail(
-        &located,
+        located,
         message,
         "write an address and port, for example `127.0.0.1:8080`, or `off`",
     );

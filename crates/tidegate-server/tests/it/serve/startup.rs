@@ -262,7 +262,9 @@ fn flag_overrides_environment_overrides_file() {
     assert_eq!(run(&[("TIDEGATE_CONFIG", &config)], &[]), off);
     let shown = run(&[("TIDEGATE_CONFIG", &config), ("TIDEGATE_HTTP", "192.0.2.1:1")], &[]);
     assert!(
-        shown.starts_with("error: --http 192.0.2.1:1 is reachable from other machines"),
+        shown.starts_with(
+            "error: TIDEGATE_HTTP (--http 192.0.2.1:1) is reachable from other machines"
+        ),
         "{shown}"
     );
     let shown =
@@ -283,6 +285,13 @@ fn reports_why_it_cannot_start() {
         (start("same").args(&["--resp", &free, "--admin", &free]), 1, format!(
             "error: --resp {free} and --admin {free}: two fronts of this server have the same address; choose another \
              port for one of them (--admin 127.0.0.1:0 takes a free one), or --admin off\n")),
+        // The errors named flags, also for addresses of the config and of variables.
+        (start("same-in-config").without_flags().config(&format!("http: {free}\nadmin: {free}\n{TWO_PER_HOUR}"))
+            .args(&["--grpc", "off", "--resp", "off"]), 1, format!(
+            "error: http: {free} (CONFIG) and admin: {free} (CONFIG): two fronts of this server")),
+        (start("same-as-variable").without_flags().config(&format!("http: {free}\n{TWO_PER_HOUR}"))
+            .args(&["--grpc", "off", "--resp", "off"]).env("TIDEGATE_ADMIN", &free), 1, format!(
+            "error: http: {free} (CONFIG) and TIDEGATE_ADMIN (--admin {free}): two fronts of this server")),
         (start("foreign").args(&["--http", "192.0.2.1:80"]).env("TIDEGATE_TOKENS", "0123456789abcdef"), 1,
             "error: --http 192.0.2.1:80: this machine does not have that address\n".into()),
         (start("open").args(&["--http", "0.0.0.0:0"]), 1,
@@ -316,6 +325,7 @@ fn reports_why_it_cannot_start() {
         (start("word").args(&["--http", "8080"]), 2, "error: invalid value '8080' for '--http <ADDR|off>': `8080` has no host".into()),
     ];
     for (start, code, expected) in rows {
+        let expected = expected.replace("CONFIG", &start.files().path("tidegate.yaml"));
         let (got, message) = start.fails();
         assert_eq!(got, code, "{message}");
         let exact = expected.ends_with('\n');
