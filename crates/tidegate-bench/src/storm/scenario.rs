@@ -70,7 +70,7 @@ pub fn scenarios() -> Vec<Scenario> {
     let window = Duration::from_secs(60);
     vec![
         STORM,
-        Scenario { name: "told milliseconds", reply: ServerReply::Json, ..STORM },
+        Scenario { name: "wait in milliseconds", reply: ServerReply::Json, ..STORM },
         Scenario { name: "one client", clients: 1, ..STORM },
         Scenario { name: "3 clients", clients: 3, ..STORM },
         Scenario { name: "50 clients", clients: 50, ..STORM },
@@ -84,7 +84,7 @@ pub fn scenarios() -> Vec<Scenario> {
         Scenario { name: "limit halved", change: Change::Limit(50), ..STORM },
         Scenario { name: "limit doubled", change: Change::Limit(200), ..STORM },
         Scenario { name: "20 clients stay", change: Change::KeepClients(20), ..STORM },
-        Scenario { name: "a server that lies", reply: ServerReply::Misleading, ..STORM },
+        Scenario { name: "wrong answers", reply: ServerReply::Misleading, ..STORM },
     ]
 }
 

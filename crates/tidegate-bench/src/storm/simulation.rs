@@ -200,7 +200,7 @@ mod tests {
     /// (scenario, minimum goodput, maximum requests sent per success), for several seeds each.
     const ROWS: &[(&str, f64, f64)] = &[
         ("storm", 0.95, 1.2),
-        ("told milliseconds", 0.95, 1.2),
+        ("wait in milliseconds", 0.95, 1.2),
         ("one client", 0.92, 1.02),
         ("3 clients", 0.93, 1.02),
         ("50 clients", 0.94, 1.1),
@@ -216,7 +216,7 @@ mod tests {
         ("limit halved", 0.92, 1.5),
         ("limit doubled", 0.93, 1.1),
         ("20 clients stay", 0.92, 1.05),
-        ("a server that lies", 0.95, 2.0),
+        ("wrong answers", 0.95, 2.0),
     ];
 
     #[test]
