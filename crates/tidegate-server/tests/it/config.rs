@@ -280,7 +280,7 @@ const EXPLAINED: &[(&[&str], &str)] = &[
   store down: denied
 
 api: does not match
-  because it wants path: /v1/**; the request has /login
+  because the policy requires path: /v1/**, and the request has /login
 
 Decided by: login
 ",
@@ -288,7 +288,7 @@ Decided by: login
     (
         &["--path", "/v1/files?x=1", "--client-ip", "2001:db8:0:1::7", "--header", "X-Org: newco"],
         "login: does not match
-  because it wants method: POST; the request has none
+  because the policy requires method: POST, and the request has none
 
 api: observes, never denies
   key     {header:x-api-key | client_ip} -> client_ip=2001:db8:0:1::/64
@@ -305,7 +305,7 @@ Only observed by: api
     (
         &["--path", "/v1/files", "--client-ip", "192.168.1.1"],
         "login: does not match
-  because it wants method: POST; the request has none
+  because the policy requires method: POST, and the request has none
 
 api: exempt
   because client_ip: 192.168.0.0/16
@@ -318,10 +318,10 @@ Nothing limits this request.
         "client 192.0.2.9: 192.0.2.9 is not a trusted proxy
 
 login: does not match
-  because it wants method: POST; the request has none
+  because the policy requires method: POST, and the request has none
 
 api: does not match
-  because it wants path: /v1/**; the request has /
+  because the policy requires path: /v1/**, and the request has /
 
 Nothing limits this request.
 ",
@@ -603,11 +603,11 @@ policies:
 first: limits
   key     {descriptors} -> 11#generic_key3#api4#user5#alice
   limit   9 per 1m sliding-window
-  a quota: where a request meets several, one is enough
+  a quota: if several apply to a request, one with room is enough
   store down: decided locally
 
 instead: does not match
-  because it wants descriptors: [user]; the request has generic_key=api, user=alice
+  because the policy requires descriptors: [user], and the request has generic_key=api, user=alice
 
 Decided by: pair, first
 ";
@@ -617,8 +617,8 @@ Decided by: pair, first
     );
     let turned = explain(&["--descriptor", "user=svc-1", "--descriptor", "generic_key=api"]);
     assert!(turned.starts_with(
-        "pair: does not match\n  because it wants descriptors: [generic_key: api, user]; the request has \
-         user=svc-1, generic_key=api\n"
+        "pair: does not match\n  because the policy requires descriptors: [generic_key: \
+         api, user], and the request has user=svc-1, generic_key=api\n"
     ));
     let spared = explain(&["--descriptor", "generic_key=api", "--descriptor", "user=svc-1"]);
     assert!(spared.starts_with("pair: exempt\n  because descriptor:user: svc-*\n"), "{spared}");

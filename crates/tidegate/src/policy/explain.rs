@@ -174,7 +174,7 @@ impl Explained<'_> {
             }
         }
         if self.policy.is_quota() {
-            writeln!(f, "  a quota: where a request meets several, one is enough")?;
+            writeln!(f, "  a quota: if several apply to a request, one with room is enough")?;
         }
         if !self.policy.caches_denials() {
             writeln!(f, "  denials are never answered from memory")?;
@@ -193,7 +193,10 @@ impl fmt::Display for Explained<'_> {
         match &self.outcome {
             PolicyOutcome::NoMatch { condition, found } => {
                 writeln!(f, "{name}: does not match")?;
-                writeln!(f, "  because it wants {condition}; the request has {found}")
+                writeln!(
+                    f,
+                    "  because the policy requires {condition}, and the request has {found}"
+                )
             }
             PolicyOutcome::Exempt { condition } => {
                 writeln!(f, "{name}: exempt")?;
@@ -201,7 +204,7 @@ impl fmt::Display for Explained<'_> {
             }
             PolicyOutcome::Replaced { by } => {
                 writeln!(f, "{name}: replaced")?;
-                writeln!(f, "  because the request meets {by} too, which replaces it")
+                writeln!(f, "  because the request also matches {by}, which replaces it")
             }
             PolicyOutcome::Applies { .. } => {
                 match self.mode() {

@@ -148,7 +148,7 @@ fn replacing_policies_leave_out_the_replaced() {
     let request = TestRequest::new("@a=1 @b=1 @d=1");
     let text = config.policies.explain(&request.attributes()).to_string();
     assert!(text.starts_with(
-        "a: replaced\n  because the request meets d too, which replaces it\n\nb: replaced\n"
+        "a: replaced\n  because the request also matches d, which replaces it\n\nb: replaced\n"
     ));
     assert!(text.contains("\nd: unlimited\n  key     all -> all\n  store down: decided locally\n"));
 }

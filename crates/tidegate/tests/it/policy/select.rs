@@ -178,7 +178,7 @@ fn selects_one_policy_with_a_given_key() {
 /// The explanation of a request.
 const EXPLAINED: &str = "\
 login: does not match
-  because it wants path: /login; the request has /v1/x
+  because the policy requires path: /login, and the request has /v1/x
 
 api: observes, never denies
   key     {header:x-api-key | client_ip} -> client_ip=1.2.3.4
@@ -204,10 +204,9 @@ fn explanations_are_as_tabulated() {
         let text = config.policies.explain(&request.attributes()).to_string();
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     };
-    assert!(
-        explanation("POST")
-            .contains(&"  because it wants path: /login; the request has none".to_owned())
-    );
+    assert!(explanation("POST").contains(
+        &"  because the policy requires path: /login, and the request has none".to_owned()
+    ));
     assert!(
         explanation("/v1/x ip=192.168.1.1")
             .contains(&"  because client_ip: 192.168.0.0/16".to_owned())
