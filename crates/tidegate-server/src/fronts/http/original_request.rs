@@ -206,7 +206,8 @@ fn require_method(headers: &HeaderMap, from: TargetSource) -> Result<(), Request
 }
 
 fn missing(name: &str) -> RequestError {
-    RequestError::invalid(format!("{name} is missing: configure the gateway to send it"))
+    let detail = format!("{name} is missing: configure the gateway to send it");
+    RequestError::field(format!("header:{}", name.to_ascii_lowercase()), detail)
 }
 
 /// The error for two headers that differ. `alternative` is what else the operator can do.
@@ -228,7 +229,7 @@ fn single_value<'a>(
     if values.any(|value| value != first) {
         let detail =
             format!("{name} was sent twice with different values: have the gateway replace it");
-        return Err(RequestError::invalid(detail));
+        return Err(RequestError::field(format!("header:{name}"), detail));
     }
     // An empty header is treated as absent.
     Ok(Some(String::from_utf8_lossy(first.as_bytes())).filter(|value| !value.is_empty()))

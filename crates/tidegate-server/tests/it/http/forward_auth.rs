@@ -135,17 +135,18 @@ fn takes_client_address_from_trusted_proxies() {
 fn rejects_ambiguous_forwarded_requests() {
     let server = serve("forward-refused");
     #[rustfmt::skip]
-    let rows: [(&str, Fields<'_>, u16, Option<&str>, &str); 15] = [
+    let rows: [(&str, Fields<'_>, u16, Option<&str>, &str); 16] = [
         ("?deny_status=200", &[], 400, Some("deny_status"), "from 400 to 499"),
         ("?deny_status=503", &[], 400, Some("deny_status"), "from 400 to 499"),
         ("?from=envoy", &[], 400, Some("from"), "use forwarded or original"),
-        ("?from=forwarded", &[], 400, None, "X-Forwarded-Uri is missing"),
-        ("?from=original", &[("x-forwarded-uri", "/")], 400, None, "X-Original-URI is missing"),
+        ("?from=forwarded", &[], 400, Some("header:x-forwarded-uri"), "X-Forwarded-Uri is missing"),
+        ("?from=original", &[("x-forwarded-uri", "/")], 400, Some("header:x-original-uri"), "X-Original-URI is missing"),
         // Regression: the method of the check was used, which nginx always sends with GET, so no
         // policy with `methods: [POST]` applied.
-        ("?from=forwarded", &[("x-forwarded-uri", "/login")], 400, None, "X-Forwarded-Method is missing"),
-        ("?from=forwarded", &[("x-forwarded-uri", "/login"), ("x-original-method", "POST")], 400, None, "X-Forwarded-Method is missing"),
-        ("?from=original", &[("x-original-uri", "/login")], 400, None, "X-Original-Method is missing"),
+        ("?from=forwarded", &[("x-forwarded-uri", "/login")], 400, Some("header:x-forwarded-method"), "X-Forwarded-Method is missing"),
+        ("?from=forwarded", &[("x-forwarded-uri", "/login"), ("x-original-method", "POST")], 400, Some("header:x-forwarded-method"), "X-Forwarded-Method is missing"),
+        ("?from=original", &[("x-original-uri", "/login")], 400, Some("header:x-original-method"), "X-Original-Method is missing"),
+        ("", &[("x-forwarded-uri", "/login"), ("x-forwarded-uri", "/free")], 400, Some("header:x-forwarded-uri"), "sent twice"),
         ("", &[("x-forwarded-uri", "/login"), ("x-original-uri", "/free")], 400, None, "differ"),
         // The query of the client contains an option of the gateway's URL, or is taken for it.
         ("?from=original", &[("x-original-uri", "/free?from=original")], 400, Some("from"), "its origin is unknown"),
