@@ -88,18 +88,21 @@ test("under load it shows what happens", async () => {
     ["watched", "2 per 1h sliding-window", "observe"],
   ]);
   assert.match(await text(page, "#decided li:first-child"), /exact/);
+  await shows(page, "#decided-note", /^Decisions of limits in the last second: a request under two limits makes two\.$/);
   assert.match(await text(page, "#config"), /tidegate\.yaml[^]*policies\s+3/);
   await page.locator("#events td.mono", { hasText: "192.0.2.7" }).first().waitFor();
   await page.done();
 });
 
-test("the tile of tracked keys says what it counts", async () => {
+test("numbers that are not of requests say what they count", async () => {
   const mine = await serve({ config: `policies: [{ name: api, key: all, limits: ["6 per 1h", "600 per 1d"] }]` });
   try {
     await post(mine.http, "/v1/check", { policy: "api", key: "k" });
     const page = await open(browser, `${mine.admin}/dashboard`);
     await shows(page, "#tile-keys", /^2$/);
     assert.equal(await text(page, "#tile-keys-note"), "one per key and limit, at most 1.0M");
+    assert.equal(await text(page, "#decided-note"), "Nothing was decided in the last second.");
+    assert.equal(await text(page, "#tile-near + small"), "limits per second with at most 5 % left");
     await page.done();
   } finally {
     await mine.stop();

@@ -167,7 +167,9 @@ const DECISION_SOURCES = [
 function showDecided(now, changes) {
   const rates = DECISION_SOURCES.map(([source]) => changes.sum((one) => one.decided[source]));
   const all = rates.reduce((a, b) => a + b, 0);
-  $("decided-note").textContent = all ? "In the last second." : "Nothing was decided in the last second.";
+  $("decided-note").textContent = all
+    ? "Decisions of limits in the last second: a request under two limits makes two."
+    : "Nothing was decided in the last second.";
   $("decided").replaceChildren(...DECISION_SOURCES.map(([source, meaning], index) => {
     const item = document.createElement("li");
     const share = all ? rates[index] / all : 0;
