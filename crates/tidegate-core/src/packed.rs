@@ -2,8 +2,8 @@
 //!
 //! A store that keeps millions of states lays them out in cache lines together with their keys, so
 //! a state has to fit exactly. There are two sizes: 40 bits, for counters, and those 40 bits with
-//! six more words, for every other state of bounded size and for short logs. Longer logs and permits
-//! can grow, so they are not packed.
+//! six more words, for every other state of bounded size and for short logs. Longer logs and
+//! permits can grow, so they are not packed.
 //!
 //! Both sizes have a *deadline*: the time from which on the state no longer matters, in steps of
 //! 2^19 us (about half a second), rounded up. A store drops a state by its deadline without knowing
@@ -76,9 +76,9 @@ impl PackedKind {
         PackedKind::Cells3,
     ];
 
-    /// The kind of the states of a limit; `None` if they are not packed. Counters use the small size if a
-    /// deadline identifies their window and the limit's count fits. Forced charges can still exceed
-    /// it.
+    /// The kind of the states of a limit; `None` if they are not packed. Counters use the small
+    /// size if a deadline identifies their window and the limit's count fits. Forced charges can
+    /// still exceed it.
     pub(crate) const fn of(count: u64, window_us: u64, algorithm: Algorithm) -> Option<Self> {
         let is_long = window_us >= Packed::DEADLINE_STEP_US;
         Some(match (algorithm, WindowForm::of(count)) {

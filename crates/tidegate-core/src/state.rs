@@ -96,8 +96,8 @@ impl State {
         View::new(&state, limit, &now)
     }
 
-    /// Packs the state for a store. Returns `None` if the state holds permits, does not fit the size,
-    /// or expires later than the latest deadline.
+    /// Packs the state for a store. Returns `None` if the state holds permits, does not fit the
+    /// size, or expires later than the latest deadline.
     #[inline]
     pub fn pack(&self, limit: &Limit, size: PackedSize) -> Option<Packed> {
         match self {

@@ -1,9 +1,9 @@
 //! The fast path of one check: seizes its slot, decides and releases the slot, without the lock of
 //! a shard. Requests with several checks are decided in `fast_path_several.rs`.
 //!
-//! It applies to states that are in their slots. Long logs and permits are in the slab, so they take
-//! the locked path (`locked_path.rs`). So do new keys, and states that cannot be decided on in place
-//! ([`Packed::decide_kind`] lists the reasons). All of these are left unchanged here.
+//! It applies to states that are in their slots. Long logs and permits are in the slab, so they
+//! take the locked path (`locked_path.rs`). So do new keys, and states that cannot be decided on in
+//! place ([`Packed::decide_kind`] lists the reasons). All of these are left unchanged here.
 //!
 //! The functions that decide are compiled for each kind of packed states (`for_kind!`).
 

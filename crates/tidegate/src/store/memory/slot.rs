@@ -47,8 +47,8 @@ pub(super) struct Slot {
     pub(super) body: u64,
 }
 
-/// The part of a tag that identifies the key: 53 bits of its hash, at their position in the tag, and
-/// the contents of its slot if the state is packed.
+/// The part of a tag that identifies the key: 53 bits of its hash, at their position in the tag,
+/// and the contents of its slot if the state is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint(u64);
 
