@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::config::Config;
-use tidegate::unstable::gate::{ActivePolicies, Gate, GateRequest, Subject};
+use tidegate::unstable::gate::{ActivePolicies, AnyPermit, Gate, GateRequest, Subject};
 use tidegate::unstable::stats::{Outcome, Stats, StreamItem};
 use tidegate::{ManualClock, MemoryOptions, MemoryStore};
 
@@ -20,11 +20,22 @@ policies:
   - { name: strict, match: { path: /strict }, key: all, limits: 1 per 1m sliding-log }
 ";
 
+/// Two quotas of which one has several limits.
+const FREE_AND_PAID: &str = "
+policies:
+  - { name: free, key: all, limits: [2 per 1s, 9 per 1d, 9 concurrent lease 30s], quota: true }
+  - { name: paid, key: all, limits: [99 per 1d, 99 concurrent lease 30s], quota: true }
+";
+
 /// Returns a gate that counts in memory, and one that counts in a shared store.
 fn gates() -> [(Gate, ManualClock); 2] {
+    gates_with(POLICIES)
+}
+
+fn gates_with(policies: &str) -> [(Gate, ManualClock); 2] {
     [false, true].map(|elsewhere| {
         let (limiter, clock) = limiter();
-        let policies = Config::parse(POLICIES, "test.yaml").expect("a config").policies;
+        let policies = Config::parse(policies, "test.yaml").expect("a config").policies;
         let gate = Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())));
         let store = MemoryStore::new(
             MemoryOptions { max_keys: 10_000, ..MemoryOptions::default() },
@@ -155,5 +166,35 @@ fn one_free_quota_admits_a_request_with_a_permit() {
         let active = Arc::clone(&gate.active_policies());
         let allowed = [(); 3].map(|()| block_on(check(&gate, &active, &attributes, None, true)));
         assert_eq!(allowed, [true, true, false], "shared: {}", gate.is_shared());
+    }
+}
+
+/// Regression: of a skipped quota, the limits that had room were charged, so its day was used up by
+/// requests that another quota admitted.
+#[test]
+fn skipped_quota_charges_and_holds_nothing() {
+    for (gate, clock) in gates_with(FREE_AND_PAID) {
+        let (active, attributes) = (Arc::clone(&gate.active_policies()), request("/"));
+        let admit = |remaining: [u64; 5]| {
+            let request = GateRequest::new(Subject::Request(&attributes));
+            let admitted = block_on(gate.admit(&active, &[request])).expect("valid");
+            let results = admitted.verdict.results.iter();
+            let left: Vec<u64> = results.map(|result| result.decision.remaining).collect();
+            assert_eq!(left, remaining, "shared: {}", gate.is_shared());
+            admitted.permit.expect("a permit")
+        };
+        let _held = [admit([1, 8, 8, 98, 98]), admit([0, 7, 7, 97, 97])];
+        let skipped: Vec<AnyPermit> =
+            (0..20).rev().map(|n| admit([0, 7, 7, 77 + n, 77 + n])).collect();
+        // A permit is renewed under all limits that it is held under.
+        let renewed = match skipped.last().expect("a permit") {
+            AnyPermit::Local(permit) => permit.renew(),
+            AnyPermit::Shared(permit) => {
+                block_on(permit.renew(&gate, None)).expect("a store").is_some()
+            }
+        };
+        assert!(renewed, "shared: {}", gate.is_shared());
+        clock.advance(Duration::from_secs(2));
+        admit([1, 6, 6, 76, 76]);
     }
 }

@@ -111,6 +111,27 @@ fn refund_on_another_node_is_mirrored() {
     assert_eq!(units_left_locally(&fixture, 0, "here", "alice"), 1, "two of three are used");
 }
 
+/// Neither the store nor local memory charges a skipped quota, not even where it has room.
+#[test]
+fn skipped_quota_is_not_mirrored() {
+    let fixture = Fixture::new();
+    let gate = &fixture.nodes[0];
+    let active = Arc::clone(&gate.active_policies());
+    // Without usage of another node, a wrong local charge would be corrected by the store's count.
+    assert!(fixture.read(1, &with_cost(under("quota-several", "alice"), Cost::Ask(2))).0);
+    let quotas = [under("quota-several", "alice"), under("quota-large", "alice")];
+    for _ in 0..2 {
+        let verdict = block_on(gate.check(&active, &quotas)).expect("a verdict");
+        assert!(verdict.allowed);
+    }
+    let peek = with_cost(under("quota-several", "alice"), Cost::PEEK);
+    for (behavior, left) in [(Behavior::Healthy, 6), (Behavior::Down, 2)] {
+        fixture.set_behavior(behavior);
+        let remaining = fixture.check(0, &peek, |verdict| verdict.results[1].decision.remaining);
+        assert_eq!(remaining, Ok(left), "{behavior:?}");
+    }
+}
+
 #[test]
 fn usage_of_other_nodes_is_not_mirrored() {
     let fixture = Fixture::new();

@@ -53,6 +53,11 @@ policies:
     limits: ["2 per 1h sliding-log"]
     quota: true
     mode: off
+  - name: quota-several
+    key: "{client_ip}"
+    limits: ["3 per 1m sliding-log", "9 per 1h sliding-log"]
+    quota: true
+    mode: off
   - name: bucket
     key: "{client_ip}"
     limits: ["12 per 1h token-bucket burst 6"]
