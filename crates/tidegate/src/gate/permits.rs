@@ -101,7 +101,8 @@ impl Gate {
 /// reason to observe.
 fn start_service_timer(call: &mut GateCall<'_>, timing: Timing) {
     let GateVerdict { allowed, results, .. } = &call.verdict;
-    let would_deny = || results.iter().any(|result| !result.decision.allowed);
+    let would_deny =
+        || results.iter().any(|result| !result.is_enforced() && !result.decision.allowed);
     // A request that charges nothing is a peek, and is not timed.
     if *allowed
         && (would_deny()

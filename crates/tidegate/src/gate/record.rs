@@ -10,6 +10,7 @@ use tidegate_core::{Cost, Limit};
 use super::decide::GateCall;
 use super::plan::PlannedPolicy;
 use super::{Gate, GateRequest, LimitResult};
+use crate::policy::Mode;
 use crate::stats::{
     self, CountedResult, Counting, LimitStats, Outcome, RequestRecord, is_near, is_sampled,
 };
@@ -78,13 +79,18 @@ impl<'a> GateCall<'a> {
         result.remaining().filter(|_| !self.was_leased)
     }
 
-    /// The outcome of each policy, with the counter of its first limit.
+    /// The outcome of each policy of an admitted request, with the counter of its first limit.
+    /// Quotas that were skipped are left out.
     pub(super) fn outcomes(&self) -> impl Iterator<Item = (&LimitStats, Outcome)> {
         let mut results = self.verdict.results.iter();
         self.plan.policies.iter().filter_map(move |planned| {
             let results = results.by_ref().take(planned.limits.len());
             let denied = results.filter(|result| !result.decision.allowed).count() > 0;
-            let outcome = if denied { Outcome::WouldDeny } else { Outcome::Allowed };
+            let outcome = match (denied, planned.mode) {
+                (false, _) => Outcome::Allowed,
+                (true, Mode::Observe) => Outcome::WouldDeny,
+                (true, _) => return None,
+            };
             Some((&**planned.prepared.stats.first()?, outcome))
         })
     }

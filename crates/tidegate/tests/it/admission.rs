@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::config::Config;
 use tidegate::unstable::gate::{ActivePolicies, AnyPermit, Gate, GateRequest, Subject};
-use tidegate::unstable::stats::{Outcome, Stats, StreamItem};
+use tidegate::unstable::stats::{Outcome, Stats, StreamItem, TIMED_EVERY};
 use tidegate::{ManualClock, MemoryOptions, MemoryStore};
 
 use crate::common::limiter;
@@ -196,5 +196,33 @@ fn skipped_quota_charges_and_holds_nothing() {
         assert!(renewed, "shared: {}", gate.is_shared());
         clock.advance(Duration::from_secs(2));
         admit([1, 6, 6, 76, 76]);
+    }
+}
+
+/// Regression: every request that skipped a quota was timed under that quota, with the outcome
+/// `would_deny`, which is that of observed policies.
+#[test]
+fn skipped_quota_is_not_an_observed_denial() {
+    for (gate, _) in gates_with(FREE_AND_PAID) {
+        let (active, attributes) = (Arc::clone(&gate.active_policies()), request("/"));
+        // The first two requests are charged to both quotas, the others skip the first quota.
+        let requests = 2 * TIMED_EVERY;
+        for _ in 0..requests {
+            let request = GateRequest::new(Subject::Request(&attributes));
+            let admitted = block_on(gate.admit(&active, &[request])).expect("valid");
+            assert!(admitted.verdict.allowed);
+            if let Some(timer) = admitted.timer {
+                timer.finish();
+            }
+            match admitted.permit.expect("a permit") {
+                AnyPermit::Local(permit) => drop(permit),
+                AnyPermit::Shared(permit) => assert_eq!(block_on(permit.release(&gate)), Ok(true)),
+            }
+        }
+        for times in gate.stats().service_latency() {
+            let (policy, timed) = (&times.policy, times.counts.count());
+            assert_eq!(times.outcome, Outcome::Allowed, "{policy}");
+            assert!(timed < u64::from(requests), "{policy}: {timed}");
+        }
     }
 }
