@@ -35,6 +35,7 @@
 mod conditions;
 pub mod envoy;
 mod error;
+mod path_notations;
 mod policies;
 mod reader;
 mod schema;

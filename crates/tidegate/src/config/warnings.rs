@@ -5,10 +5,11 @@
 
 use ipnet::IpNet;
 
+use super::path_notations::{from_regex, from_route_template, is_regex_like};
 use super::reader::{LocatedNode, Object, Reader, excerpt, field_name, suggest};
 use super::schema::{OVERRIDE, POLICY};
 use crate::Overflow;
-use crate::policy::{CostSource, Mode, Pattern, Policy, SharedBy, is_implied_by};
+use crate::policy::{CostSource, Mode, Policy, SharedBy, is_implied_by};
 
 /// The largest number of values that are compared to find policies without an effect. Beyond it,
 /// which takes hundreds of policies with long lists, the remaining policies are not compared.
@@ -70,81 +71,26 @@ pub(super) fn check_trusted(reader: &Reader<'_>, located: &LocatedNode, network:
 
 /// Warns of a path or host that looks like a regular expression or a route template.
 pub(super) fn check_pattern(reader: &Reader<'_>, located: &LocatedNode, text: &str) {
-    if let Some(glob) = from_route_template(text) {
-        let message = format!(
-            "`{}` looks like a route template, but its placeholders match only their own text",
-            excerpt(text)
-        );
-        let help = format!("write `{glob}`");
-        return reader.notice(located.node.span.clone(), &located.path, message, help);
-    }
-    if !is_regex_like(text) {
-        return;
-    }
-    let message =
-        format!("`{}` looks like a regular expression, but is matched as a glob", excerpt(text));
-    let help = match as_glob(text) {
-        _ if !text.contains('(') && text.contains("|/") => {
-            format!("write a list: `[{}]`", excerpt(&text.replace('|', ", ")))
-        }
-        Some(glob) => format!("write `{glob}`"),
-        None if field_name(&located.path) == "host" => {
-            "write `*` for anything, dots included, and `{a,b}` for alternatives".into()
-        }
-        None => "write `*` for anything within a segment, `**` for any segments, and `{a,b}` for \
-                 alternatives"
-            .into(),
+    let template = from_route_template(text);
+    let notation = match &template {
+        Some(_) => "a route template",
+        None if is_regex_like(text) => "a regular expression",
+        None => return,
+    };
+    let message = format!("`{}` looks like {notation}, but is matched as a glob", excerpt(text));
+    let alternatives = || text.split('|').map(from_regex).collect::<Option<Vec<_>>>();
+    let help = if let Some(glob) = template.or_else(|| from_regex(text)) {
+        format!("write `{glob}`")
+    } else if let Some(globs) = alternatives() {
+        format!("write a list: `[{}]`", excerpt(&globs.join(", ")))
+    } else if field_name(&located.path) == "host" {
+        "write `*` for anything, dots included, and `{a,b}` for alternatives".into()
+    } else {
+        "write `*` for anything within a segment, `**` for any segments, and `{a,b}` for \
+         alternatives"
+            .into()
     };
     reader.notice(located.node.span.clone(), &located.path, message, help);
-}
-
-/// Returns the glob for a route template such as `/users/{id}` or `/users/:id`; `None` if the text
-/// is not one.
-fn from_route_template(text: &str) -> Option<String> {
-    let is_name = |name: &str| {
-        name.starts_with(|c: char| c.is_ascii_alphabetic())
-            && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
-    };
-    let is_placeholder = |segment: &str| {
-        let inside = segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
-        inside.or(segment.strip_prefix(':')).is_some_and(is_name)
-    };
-    if !text.split('/').any(is_placeholder) {
-        return None;
-    }
-    let segments = text.split('/').map(|one| if is_placeholder(one) { "*" } else { one });
-    Some(segments.collect::<Vec<_>>().join("/"))
-}
-
-/// Returns whether a glob has parts that only make sense in a regular expression: `/.*`, `.+`,
-/// `[0-9]+`, `\d`, `(a|b)`, `/a|/b` or a `$` at the end. `report.*` and `*.*` are ordinary globs. A
-/// dot that is written as `\.` is meant literally.
-fn is_regex_like(text: &str) -> bool {
-    let has_class =
-        text.as_bytes().windows(2).any(|pair| pair[0] == b'\\' && pair[1].is_ascii_alphanumeric());
-    let has_group = text.split_once('(').is_some_and(|(_, rest)| {
-        rest.starts_with('?')
-            || rest.split_once(')').is_some_and(|(inside, _)| inside.contains('|'))
-    });
-    let is_any = |segment: &str| segment.starts_with(".*");
-    has_class
-        || has_group
-        || text.contains("|/")
-        || text.split('/').any(is_any)
-        || [".+", "]+", ")+", ")*"].iter().any(|part| text.contains(part))
-        || text.ends_with('$')
-}
-
-/// Returns the glob for a simple regular expression over paths.
-fn as_glob(text: &str) -> Option<String> {
-    let mut glob = text.trim_end_matches('$').to_owned();
-    for within in ["[^/]+", "[^/]*", "[0-9]+", "[a-z]+", "[a-z0-9]+", "\\d+", "\\w+"] {
-        glob = glob.replace(within, "*");
-    }
-    glob = glob.replace(".*", "**").replace(".+", "**");
-    glob = glob.replace('(', "{").replace('|', ",").replace(')', "}");
-    let is_glob = Pattern::path(&glob).is_ok() && !is_regex_like(&glob) && !text.contains("(?");
-    is_glob.then_some(glob)
 }
 
 /// Warns of policies that have no effect, and of keys that requests share by accident. `items` are

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use regex_lite::Regex;
 use tidegate::unstable::config::{Config, ConfigErrors};
 
 use super::{assert_as_recorded, files};
+use crate::policy::TestRequest;
 
 const DIRECTORY: &str = "tests/it/config/warnings";
 
@@ -36,6 +38,9 @@ fn does_not_warn_of_ordinary_policies() {
             "match: { path: [/v1/**, '/*.*', /report.*, '/.well-known/*', '/[a-z]*', '/\\.*'] }",
         ),
         address("match: { path: ['/odata/$metadata', '/f(1)', /a+b, '/login{,/}'] }"),
+        address(
+            "match: { path: ['/a/{b,c}', '/a/{b:x,c}', '/a/*large', '/a/*-path', '/a?', '/?', '/a/[!/]'] }",
+        ),
         address("match: { host: ['*.example.com', 'api.example.com'] }"),
         address("match: { path: /x }, exempt: { path: /x/y }"),
         address("match: { path: /x }, exempt: { path: /x }, mode: 'off'"),
@@ -58,6 +63,124 @@ fn does_not_warn_of_ordinary_policies() {
     ];
     for text in rows {
         assert_eq!(warnings(&text), Vec::<String>::new(), "{text}");
+    }
+}
+
+fn config_of_path(path: &str) -> Config {
+    let text = format!(
+        "policies: [{{ name: a, key: all, limits: 5 per 1m, match: {{ path: '{path}' }} }}]"
+    );
+    Config::parse(&text, "config.yaml").unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+/// Asserts that the warning about a path suggests `glob`, which matches `samples` and has no
+/// warning.
+#[track_caller]
+fn assert_suggests(path: &str, glob: &str, samples: &[&str]) {
+    let warnings = config_of_path(path).warnings;
+    let help: Vec<_> = warnings.iter().map(|warning| warning.about().help()).collect();
+    assert_eq!(help, [format!("write `{glob}`")], "{path}");
+    let suggested = config_of_path(glob);
+    assert!(suggested.warnings.is_empty(), "{glob}");
+    for sample in samples {
+        let request = TestRequest::new(sample);
+        let selected = suggested.policies.select(&request.attributes()).expect("no cost");
+        assert_eq!(selected.len(), 1, "`{glob}` does not match {sample}");
+    }
+}
+
+/// `/login/?$` suggested `/login/?`, which matches neither `/login` nor `/login/`.
+#[test]
+fn suggested_globs_match_what_the_regular_expression_matches() {
+    let rows: [(&str, &str, &[&str]); 23] = [
+        ("/login/?", "/login{,/}", &["/login", "/login/"]),
+        ("/login/?$", "/login{,/}", &["/login", "/login/"]),
+        ("/login$", "/login", &["/login"]),
+        ("/v1/(items|things)/?", "/v1/{items,things}{,/}", &["/v1/items", "/v1/things/"]),
+        ("/v1/(items|things)?$", "/v1/{,items,things}", &["/v1/", "/v1/things"]),
+        ("/v1/items(/.*)?", "/v1/items{,/**}", &["/v1/items", "/v1/items/", "/v1/items/a/b"]),
+        ("/v1/items(?:/.*)?$", "/v1/items{,/**}", &["/v1/items", "/v1/items/a/b"]),
+        ("/v1(/items)?", "/v1{,/items}", &["/v1", "/v1/items"]),
+        ("/v1(/items)?/[0-9]+", "/v1{,/items}/*", &["/v1/7", "/v1/items/7"]),
+        ("/v1(/|/.*)?", "/v1{,/,/**}", &["/v1", "/v1/", "/v1/a/b"]),
+        ("/v1/.*", "/v1/**", &["/v1/", "/v1/a", "/v1/a/b"]),
+        ("/v1/(.*)", "/v1/**", &["/v1/", "/v1/a", "/v1/a/b"]),
+        ("/v1/.+", "/v1/**", &["/v1/a", "/v1/a/b"]),
+        ("/v1/.*/items", "/v1/**/items", &["/v1/a/items", "/v1/a/b/items"]),
+        ("/.*\\.json$", "/**/*.json", &["/a.json", "/a/b.json"]),
+        ("/.*\\.(png|jpg)$", "/**/*.{png,jpg}", &["/a.png", "/a/b.jpg"]),
+        ("/users/[0-9]+", "/users/*", &["/users/7"]),
+        ("/users/[^/]+/posts", "/users/*/posts", &["/users/ann/posts"]),
+        ("/users/[A-Za-z0-9_-]+", "/users/*", &["/users/ann_b-7"]),
+        ("/users/[\\w-]+$", "/users/*", &["/users/ann-b"]),
+        ("/users/\\d+/\\w*", "/users/*/*", &["/users/7/ann"]),
+        ("/v\\d/a$", "/v[0-9]/a", &["/v1/a"]),
+        ("/v[12]/.*", "/v[12]/**", &["/v1/a", "/v2/a/b"]),
+    ];
+    for (regex, glob, samples) in rows {
+        let anchored = Regex::new(&format!("^{}$", regex.trim_end_matches('$'))).expect(regex);
+        for sample in samples {
+            assert!(anchored.is_match(sample), "`{regex}` does not match {sample}");
+        }
+        assert_suggests(regex, glob, samples);
+    }
+}
+
+#[test]
+fn suggests_no_glob_for_regular_expressions_without_an_equivalent() {
+    for regex in [
+        "/a?/b$",
+        "/ab*$",
+        "/a+$",
+        "/(a|b)+",
+        "/(a|b)*",
+        "/((a|b)|c)",
+        "/(a|b)|/c",
+        "/(a|.*)",
+        "/a/.*?",
+        "/a/.*?b$",
+        "/a.*$",
+        "/[0-9]{4}$",
+        "/\\d{4}",
+        "/[^a]+",
+        "/[a-z/]+",
+        "/[\\d]$",
+        "/a(/|$)(.*)",
+        "/(?i)a",
+        "/a,b$",
+    ] {
+        let warnings = config_of_path(regex).warnings;
+        let help: Vec<_> = warnings.iter().map(|warning| warning.about().help()).collect();
+        assert!(help.len() == 1 && help[0].starts_with("write `*` for"), "{regex}: {help:?}");
+    }
+}
+
+#[test]
+fn suggested_globs_match_what_the_route_template_matches() {
+    let rows: [(&str, &str, &[&str]); 20] = [
+        ("/a/{id}", "/a/*", &["/a/7"]),
+        ("/a/:id/b", "/a/*/b", &["/a/7/b"]),
+        ("/a/{id:int}", "/a/*", &["/a/7"]),
+        ("/a/{id:[0-9]+}", "/a/*", &["/a/7"]),
+        ("/a/{id:[0-9]{1,3}}", "/a/*", &["/a/7"]),
+        ("/a/{id:[^/]+}/b", "/a/*/b", &["/a/7/b"]),
+        ("/a/{rest:.*}", "/a/**", &["/a/7", "/a/7/8"]),
+        ("/a/{rest:path}", "/a/**", &["/a/7", "/a/7/8"]),
+        ("/a/{*rest}", "/a/**", &["/a/7", "/a/7/8"]),
+        ("/a/{**rest}", "/a/**", &["/a/7", "/a/7/8"]),
+        ("/a/{rest...}", "/a/**", &["/a/7", "/a/7/8"]),
+        ("/a/<id>", "/a/*", &["/a/7"]),
+        ("/a/<int:id>/b", "/a/*/b", &["/a/7/b"]),
+        ("/a/<path:rest>", "/a/**", &["/a/7", "/a/7/8"]),
+        ("/a/*path", "/a/**", &["/a/7", "/a/7/8"]),
+        ("/a/*rest", "/a/**", &["/a/7", "/a/7/8"]),
+        ("/a/{id}/.*", "/a/*/**", &["/a/7/8/9"]),
+        ("/a/{id}/?", "/a/*{,/}", &["/a/7", "/a/7/"]),
+        ("/{a,b}/{id}", "/{a,b}/*", &["/a/7", "/b/7"]),
+        ("/{a/b,c}/:id", "/{a/b,c}/*", &["/a/b/7", "/c/7"]),
+    ];
+    for (template, glob, samples) in rows {
+        assert_suggests(template, glob, samples);
     }
 }
 
