@@ -241,7 +241,15 @@ impl WrittenPolicy<'_, '_> {
                     "policy `{name}` never denies first: `{by}` matches every request that it \
                      matches, under the same key, and its limits are at least as strict"
                 );
-                let help = format!("lower the limits of `{name}`, or remove it");
+                let lower = format!("lower the limits of `{name}`, or remove it");
+                let help = match other.matching().imply(policy.matching()) {
+                    // In place of the other one, it would make that one superfluous.
+                    true => lower,
+                    false => format!(
+                        "{lower}; or, if `{name}` should apply in place of `{by}`, add \
+                         `replaces: [{by}]` to it"
+                    ),
+                };
                 return self.notice("name", message, help);
             }
         }

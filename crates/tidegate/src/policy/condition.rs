@@ -494,7 +494,7 @@ impl Conditions {
 
     /// Returns whether every request that satisfies these conditions also satisfies `others`.
     /// `false` if that is not certain.
-    pub(super) fn imply(&self, others: &Conditions) -> bool {
+    pub(crate) fn imply(&self, others: &Conditions) -> bool {
         others.iter().all(|other| self.0.iter().any(|condition| condition.implies(other)))
     }
 
