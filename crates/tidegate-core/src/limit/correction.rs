@@ -6,9 +6,18 @@ use alloc::{format, vec::Vec};
 use super::Algorithm;
 use super::text::{Words, days_of, in_units, parse_exactly, unit_us};
 
-/// Returns the limit that was probably meant. Each rewrite is about one notation, wherever it is in
-/// the text, and the result counts only if it is a limit.
+/// Returns the help for a text: the limit that was probably meant or, if a length of time has no
+/// unit, the limit with seconds and the one with milliseconds.
 pub(super) fn correct(text: &str) -> Option<String> {
+    match (rewrite(text, "s"), rewrite(text, "ms")) {
+        (Some(in_s), Some(in_ms)) if in_s != in_ms => Some(format!("write `{in_s}` or `{in_ms}`")),
+        (in_s, in_ms) => in_s.or(in_ms).map(|corrected| format!("write `{corrected}`")),
+    }
+}
+
+/// Rewrites a text as a limit, with `unit` for a length of time that has none. Each rewrite is
+/// about one notation, wherever it is in the text, and the result counts only if it is a limit.
+fn rewrite(text: &str, unit: &str) -> Option<String> {
     let mut corrected = String::new();
     let mut words = Words::new(text);
     let (mut end, mut previous) = (0, "");
@@ -18,7 +27,8 @@ pub(super) fn correct(text: &str) -> Option<String> {
         let rewritten = without_separators(word)
             .or_else(|| without_r(word))
             .or_else(|| in_one_unit(word))
-            .or_else(|| with_unit(previous, word, next))
+            .or_else(|| is_without_unit(previous, word, next).then(|| format!("{word}{unit}")))
+            .or_else(|| burst_in_two_words(word))
             .or_else(|| days_of(word).map(Into::into));
         corrected.push_str(rewritten.as_deref().unwrap_or(word));
         (end, previous) = (span.end, word);
@@ -26,8 +36,13 @@ pub(super) fn correct(text: &str) -> Option<String> {
     // The result is shown in errors of one line.
     let words: Vec<&str> = corrected.split_ascii_whitespace().collect();
     let mut corrected = words.join(" ");
-    for name in Algorithm::ALL.map(Algorithm::name) {
+    let names = Algorithm::ALL.map(Algorithm::name);
+    for name in names {
         corrected = corrected.replace(&name.replace('-', " "), name);
+    }
+    // Only one algorithm has a burst.
+    if !names.iter().any(|name| corrected.contains(name)) {
+        corrected = corrected.replace(" burst ", " token-bucket burst ");
     }
     (corrected != text && parse_exactly(&corrected).is_ok()).then_some(corrected)
 }
@@ -69,8 +84,13 @@ fn in_one_unit(word: &str) -> Option<String> {
     (parts > 1).then(|| format!("{amount}{unit}"))
 }
 
-/// `per 60`: seconds are the usual unit of a number alone.
-fn with_unit(previous: &str, word: &str, next: &str) -> Option<String> {
-    let is_time = matches!(previous, "per" | "/" | "lease") && unit_us(next).is_none();
-    (is_time && is_number(word)).then(|| format!("{word}s"))
+/// `burst=20` of nginx.
+fn burst_in_two_words(word: &str) -> Option<String> {
+    let number = word.strip_prefix("burst")?.strip_prefix(['=', ':'])?;
+    is_number(number).then(|| format!("burst {number}"))
+}
+
+/// `per 60`.
+fn is_without_unit(previous: &str, word: &str, next: &str) -> bool {
+    matches!(previous, "per" | "/" | "lease") && unit_us(next).is_none() && is_number(word)
 }

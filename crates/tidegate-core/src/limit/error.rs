@@ -1,6 +1,5 @@
 //! Errors of limits, with their position in the text and a correction.
 
-use alloc::format;
 use alloc::string::String;
 use core::fmt;
 use core::ops::Range;
@@ -131,9 +130,8 @@ impl LimitError {
         LimitError { kind, source: Some((excerpt, span)), correction: None }
     }
 
-    /// Suggests `corrected` in place of the text.
-    pub(super) fn with_correction(self, corrected: Option<String>) -> Self {
-        let correction = corrected.map(|corrected| format!("write `{corrected}`"));
+    /// Replaces the general help of the kind, if `correction` is known.
+    pub(super) fn with_correction(self, correction: Option<String>) -> Self {
         LimitError { correction, ..self }
     }
 

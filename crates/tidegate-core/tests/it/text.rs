@@ -261,7 +261,7 @@ const MISTAKES: &[(&str, Kind, &str)] = &[
     ),
 ];
 
-/// Invalid texts, and the limit that the error suggests to write.
+/// Invalid texts, and the limit, or two limits, that the error suggests to write.
 const CORRECTIONS: &[(&str, &str)] = &[
     ("10r/s", "10/s"),
     ("300r/m burst 5 token-bucket", "300/m burst 5 token-bucket"),
@@ -271,10 +271,16 @@ const CORRECTIONS: &[(&str, &str)] = &[
     ("10/s burst 1,000 token-bucket", "10/s burst 1000 token-bucket"),
     ("10 per 1h30m", "10 per 90m"),
     ("5 concurrent lease 1m500ms", "5 concurrent lease 60500ms"),
-    ("5 per 10", "5 per 10s"),
-    ("5\tper\r\n10", "5 per 10s"),
-    ("5 per 10 sliding-log", "5 per 10s sliding-log"),
-    ("5 concurrent lease 30", "5 concurrent lease 30s"),
+    ("5 per 10", "5 per 10s or 5 per 10ms"),
+    ("5\tper\r\n10", "5 per 10s or 5 per 10ms"),
+    ("5 per 10 sliding-log", "5 per 10s sliding-log or 5 per 10ms sliding-log"),
+    ("5 concurrent lease 30", "5 concurrent lease 30s or 5 concurrent lease 30ms"),
+    ("100 per 60000", "100 per 60000s or 100 per 60000ms"),
+    ("100 per 86400000", "100 per 86400000ms"),
+    ("10/s burst=20", "10/s token-bucket burst 20"),
+    ("10r/s burst:20", "10/s token-bucket burst 20"),
+    ("100 per 1m token-bucket burst=20", "100 per 1m token-bucket burst 20"),
+    ("10 per 1s burst 20", "10 per 1s token-bucket burst 20"),
     ("5 per month", "5 per 30d"),
     ("100/year", "100/365d"),
     ("5 per 1s token bucket", "5 per 1s token-bucket"),
@@ -286,12 +292,18 @@ const CORRECTIONS: &[(&str, &str)] = &[
 const AMBIGUOUS: &[&str] =
     &["1,5 per 1s", "10,00 per 1s", ",000 per 1s", "5 per 3 months", "5 per 10 years", "10 bucket"];
 
+fn correction_help(corrected: &str) -> String {
+    format!("write `{}`", corrected.replace(" or ", "` or `"))
+}
+
 #[test]
 fn suggests_corrected_limits() {
     for (text, corrected) in CORRECTIONS {
         let error = text.parse::<Limit>().expect_err(text);
-        assert_eq!(error.help(), format!("write `{corrected}`"), "{text:?}");
-        corrected.parse::<Limit>().expect(corrected);
+        assert_eq!(error.help(), correction_help(corrected), "{text:?}");
+        for limit in corrected.split(" or ") {
+            limit.parse::<Limit>().expect(limit);
+        }
     }
     for text in AMBIGUOUS {
         let error = text.parse::<Limit>().expect_err(text);
@@ -308,7 +320,7 @@ fn reports_every_mistake_with_its_position() {
         let correction = CORRECTIONS.iter().find(|row| row.0 == *text);
         let message = &*correction.map_or_else(
             || (*general).to_owned(),
-            |(_, corrected)| format!("{}: write `{corrected}`", error.problem()),
+            |(_, corrected)| format!("{}: {}", error.problem(), correction_help(corrected)),
         );
         assert!(general.starts_with(error.problem()), "{text:?}");
         let excerpt: String =
