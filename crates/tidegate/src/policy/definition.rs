@@ -312,9 +312,11 @@ impl Policy {
                 policy_condition: policy_condition.to_string(),
             });
         }
-        let mut earlier = self.overrides.iter();
-        match earlier.position(|earlier| new.when.imply(&earlier.when)) {
-            Some(earlier) => Err(PolicyError::Covered { earlier }),
+        match self.overrides.iter().position(|earlier| new.when.imply(&earlier.when)) {
+            Some(earlier) => {
+                let is_same = self.overrides[earlier].when.imply(&new.when);
+                Err(PolicyError::Covered { earlier, is_same })
+            }
             None => Ok(()),
         }
     }

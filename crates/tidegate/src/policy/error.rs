@@ -51,6 +51,8 @@ pub enum PolicyError {
     Covered {
         /// The index of the earlier override.
         earlier: usize,
+        /// Whether this one also applies whenever the earlier one does.
+        is_same: bool,
     },
 }
 
@@ -79,7 +81,7 @@ impl PolicyError {
                     "this override can never apply: its policy matches only `{policy_condition}`"
                 )
             }
-            PolicyError::Covered { earlier } => format!(
+            PolicyError::Covered { earlier, .. } => format!(
                 "this override can never apply: override {} holds whenever it does, and comes first",
                 earlier + 1
             ),
@@ -108,6 +110,7 @@ impl PolicyError {
                 "name at least one of limits, mode, on_store_failure, cost and overflow, or remove it".into()
             }
             PolicyError::NeverMatches { .. } => "remove it, or widen the policy's `match`".into(),
+            PolicyError::Covered { is_same: true, .. } => "remove one of the two".into(),
             PolicyError::Covered { .. } => "remove it, or put it before the other".into(),
         }
     }
