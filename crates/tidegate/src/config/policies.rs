@@ -475,7 +475,13 @@ fn read_rate(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<Limit> {
     let placed = |name: &'static str| {
         move |error: LimitError| {
             let located = object.get(name).unwrap_or_else(|| object.located().clone());
-            reader.fail_at(object.name_span(name), &located.path, error.problem(), error.help());
+            let help = match error.kind() {
+                LimitErrorKind::BurstWithoutTokens => {
+                    "write `algorithm: token-bucket`, or leave `burst` out"
+                }
+                _ => error.help(),
+            };
+            reader.fail_at(object.name_span(name), &located.path, error.problem(), help);
         }
     };
     let mut limit = Limit::new(count?, window?, algorithm?).map_err(placed("window")).ok()?;

@@ -8,7 +8,7 @@ use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 use std::time::Duration;
 
-use tidegate_core::Algorithm;
+use tidegate_core::{Algorithm, Limit};
 
 use super::error::{ConfigError, SourceLocation, UnlocatedError, printable};
 use super::schema::Field;
@@ -409,12 +409,7 @@ impl<'s> Reader<'s> {
                 return None;
             }
             let message = format!("`{}` is not a length of time", excerpt(text));
-            let usual = Duration::from_millis(25);
-            let example = if range.contains(&usual) { usual } else { *range.start() };
-            let example = format_duration(example);
-            let help =
-                format!("write a whole number and ms, s, m, h, d or w, for example `{example}`");
-            self.fail(located, message, help);
+            self.fail(located, message, meant_duration(text, &range));
             return None;
         };
         let duration = amount.checked_mul(*unit_ms).map(Duration::from_millis);
@@ -654,6 +649,19 @@ fn with_unit(text: &str, range: &RangeInclusive<Duration>) -> Option<String> {
     let possible = units.into_iter().filter(|(_, duration)| range.contains(duration));
     let possible: Vec<String> = possible.map(|(unit, _)| format!("`{amount}{unit}`")).collect();
     (!possible.is_empty()).then(|| format!("write {}", possible.join(" or ")))
+}
+
+/// Returns the help for a text that is not a length of time. Limits have more names for units:
+/// `minute`, `60 seconds`.
+fn meant_duration(text: &str, range: &RangeInclusive<Duration>) -> String {
+    let limit = format!("1 per {text}").parse::<Limit>();
+    if let Some(meant) = limit.map(|limit| limit.window()).ok().filter(|it| range.contains(it)) {
+        return format!("write `{}`", format_duration(meant));
+    }
+    let usual = [Duration::from_secs(60), Duration::from_millis(25)];
+    let example = usual.into_iter().find(|usual| range.contains(usual)).unwrap_or(*range.start());
+    let example = format_duration(example);
+    format!("write a whole number and ms, s, m, h, d or w, for example `{example}`")
 }
 
 fn format_duration(duration: Duration) -> String {
