@@ -160,8 +160,7 @@ fn fail_request_field(reader: &Reader<'_>, error: RequestFieldError, name: &Name
         {
             closest(text, ["methods", "headers"].into_iter()).map(str::to_owned)
         }
-        (RequestFieldError::Unknown, text) => meant_request_field(text),
-        _ => None,
+        (_, text) => meant_request_field(text),
     };
     let help = meant.map_or_else(
         || error.help().into(),

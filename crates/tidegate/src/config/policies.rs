@@ -252,6 +252,10 @@ pub(super) fn meant_request_field(word: &str) -> Option<String> {
         let header = format!("header:{}", word.to_ascii_lowercase());
         return header.parse::<RequestField>().is_ok().then_some(header);
     }
+    if let Some(name) = word.strip_prefix("descriptors:") {
+        return Some(format!("descriptor:{name}"))
+            .filter(|one| one.parse::<RequestField>().is_ok());
+    }
     let (kind, name) = match word.split_once([':', '.']) {
         Some((kind, name)) => (kind, Some(name)),
         None => (word, None),

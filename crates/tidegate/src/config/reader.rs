@@ -587,6 +587,9 @@ pub(super) fn suggest<'w>(found: &str, words: impl Iterator<Item = &'w str> + Cl
     if let Some(algorithm) = Algorithm::equivalent(found) {
         return format!("use `{algorithm}`, which takes its place here");
     }
+    if matches!(found, "enabled" | "disabled") && words.clone().any(|word| word == "mode") {
+        return "write `mode: off` to turn it off, or leave this out".into();
+    }
     if found == "buckets" {
         return "leave it out: `sliding-window` replaced `sliding-buckets` and has no buckets"
             .into();
