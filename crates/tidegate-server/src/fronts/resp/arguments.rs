@@ -182,7 +182,7 @@ pub fn cell<'a>(
 /// `THROTTLE key max_burst count_per_period period [quantity]`.
 ///
 /// # Errors
-/// The errors of throttlecrab, and parameters that are not a valid limit here.
+/// Errors that begin with the words of throttlecrab, and parameters that are not a valid limit.
 pub fn crab<'a>(
     args: &Args<'a>,
     limits: &mut LimitCache,
@@ -192,17 +192,21 @@ pub fn crab<'a>(
     }
     let read = |index: usize, field: &str| {
         let text = args.get(index).copied().unwrap_or(b"1");
-        integer(text).ok_or_else(|| RequestError::invalid(format!("invalid {field}")))
+        integer(text)
+            .ok_or_else(|| RequestError::invalid(format!("invalid {field}: use a whole number")))
     };
     let burst = read(2, "max_burst")?;
     let count = read(3, "count_per_period")?;
     let period_s = read(4, "period")?;
     let quantity = read(5, "quantity")?;
     if quantity < 0 {
-        return Err(RequestError::invalid(format!("negative quantity: {quantity}")));
+        let detail = format!("negative quantity: {quantity}: use a whole number from 0");
+        return Err(RequestError::invalid(detail));
     }
-    if burst <= 0 || count <= 0 || period_s <= 0 {
-        return Err(RequestError::invalid("invalid rate limit parameters"));
+    let numbers = [("max_burst", burst), ("count_per_period", count), ("period", period_s)];
+    if let Some((name, _)) = numbers.into_iter().find(|(_, number)| *number <= 0) {
+        let detail = format!("invalid rate limit parameters: {name}: use a whole number from 1");
+        return Err(RequestError::invalid(detail));
     }
     let limits = Some(limits.bucket(Bucket { burst, count, period_s })?);
     let form = Throttle { limit: burst, is_peek: quantity == 0 };

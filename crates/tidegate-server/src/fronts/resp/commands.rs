@@ -96,6 +96,20 @@ impl Spec {
         ALL.iter().find(|spec| name.eq_ignore_ascii_case(spec.name.as_bytes()))
     }
 
+    /// Finds the command that decides and has a similar name, for errors.
+    #[cold]
+    pub fn nearest(name: &str) -> Option<&'static Spec> {
+        const MAX_DISTANCE: usize = 2;
+        const MAX_COMPARED_BYTES: usize = 16;
+        if name.len() > MAX_COMPARED_BYTES {
+            return None;
+        }
+        let name = name.to_ascii_lowercase();
+        let distance = |spec: &&Spec| strsim::damerau_levenshtein(&name, spec.name);
+        let decides = ALL.iter().filter(|spec| spec.key > 0);
+        decides.min_by_key(distance).filter(|spec| distance(spec) <= MAX_DISTANCE)
+    }
+
     /// Whether the command takes this number of arguments, including its name.
     #[inline]
     pub fn takes(&self, args: usize) -> bool {
@@ -158,5 +172,21 @@ mod tests {
             }
         }
         assert!(Spec::find(b"get").is_none() && Spec::find(b"").is_none());
+    }
+
+    #[test]
+    fn suggests_commands_with_similar_names() {
+        for (name, meant) in [
+            ("TG.CHEK", Some("tg.check")),
+            ("tg_check", Some("tg.check")),
+            ("TG.PEAK", Some("tg.peek")),
+            ("CL.THROTLE", Some("cl.throttle")),
+            ("THROTLE", Some("throttle")),
+            ("GET", None),
+            ("EVAL", None),
+            ("", None),
+        ] {
+            assert_eq!(Spec::nearest(name).map(|spec| spec.name), meant, "{name}");
+        }
     }
 }

@@ -64,14 +64,15 @@ impl RespFront {
     }
 }
 
-/// The error of a command with the wrong number of arguments. For the commands of tidegate, which
-/// clients do not know, it has their usage.
+/// The error of a command with the wrong number of arguments. For commands that Redis does not
+/// have, it has their usage.
 pub fn wrong_arity(name: &str) -> RequestError {
     let usage = match name {
         "tg.check" => ": use TG.CHECK policy key [COST n] [ID id] [FORCE]",
         "tg.limit" => ": use TG.LIMIT limits key [COST n] [ID id] [FORCE]",
         "tg.peek" => ": use TG.PEEK policy key",
         "tg.reset" => ": use TG.RESET policy key",
+        "throttle" => ": use THROTTLE key max_burst count_per_period period [quantity]",
         _ => "",
     };
     RequestError::invalid(format!("wrong number of arguments for '{name}' command{usage}"))

@@ -344,7 +344,12 @@ fn unknown(args: &Args<'_>) -> RequestError {
         with += &format!("'{}' ", String::from_utf8_lossy(&arg[..arg.len().min(room)]));
     }
     let name = excerpt(args[0]);
-    RequestError::invalid(format!("unknown command '{name}', with args beginning with: {with}"))
+    let mut detail = format!("unknown command '{name}', with args beginning with: {with}");
+    if let Some(meant) = Spec::nearest(&name) {
+        detail.truncate(detail.trim_end().len());
+        detail += &format!("; did you mean {}?", meant.name.to_ascii_uppercase());
+    }
+    RequestError::invalid(detail)
 }
 
 /// The error of an unknown subcommand.

@@ -243,6 +243,7 @@ fn rejects_invalid_commands() {
         ("TG.CHECK login a HARD\r\n", "-ERR syntax error: `HARD` is not an option of TG.CHECK: use COST n, ID id or FORCE\r\n"),
         ("TG.LIMIT 5 per 1m alice\r\n", "-ERR limit: put the whole limit in quotes: TG.LIMIT \"5 per 1m\" KEY\r\n"),
         ("TG.LIMIT '1 per 1s' a HARD\r\n", "-ERR syntax error: `HARD` is not an option of TG.LIMIT: use COST n, ID id or FORCE\r\n"),
+        ("TG.CHEK login alice\r\n", "-ERR unknown command 'TG.CHEK', with args beginning with: 'login' 'alice'; did you mean TG.CHECK?\r\n"),
         ("TG.CHECK login a COST one\r\n", "-ERR COST: value is not an integer or out of range: use a whole number from -1000000000000 to 1000000000000\r\n"),
         ("TG.CHECK login a COST 1000000000001\r\n", "-ERR COST: value is not an integer or out of range: use a whole number from -1000000000000 to 1000000000000\r\n"),
         ("TG.CHECK login a COST 99999999999999999999\r\n", "-ERR COST: value is not an integer or out of range: use a whole number from -1000000000000 to 1000000000000\r\n"),
@@ -497,8 +498,7 @@ fn rejects_what_redis_cell_rejects() {
 
 #[test]
 fn throttlecrab_replies_have_their_own_order() {
-    const INVALID: &str = "-ERR invalid rate limit parameters\r\n";
-    const ARITY: &str = "-ERR wrong number of arguments for 'throttle' command\r\n";
+    const ARITY: &str = "-ERR wrong number of arguments for 'throttle' command: use THROTTLE key max_burst count_per_period period [quantity]\r\n";
     #[rustfmt::skip]
     let rows = [
         ("THROTTLE a 2 60 60\r\n", "*5\r\n:1\r\n:2\r\n:1\r\n:1\r\n:0\r\n"),
@@ -506,12 +506,15 @@ fn throttlecrab_replies_have_their_own_order() {
         ("THROTTLE a 2 60 60 3\r\n", "*5\r\n:0\r\n:2\r\n:2\r\n:0\r\n:-1\r\n"),
         ("THROTTLE a 1 60 60\r\nTHROTTLE a 1 60 60 0\r\n", "*5\r\n:1\r\n:1\r\n:0\r\n:1\r\n:0\r\n*5\r\n:1\r\n:1\r\n:0\r\n:1\r\n:0\r\n"),
         ("THROTTLE\r\n", ARITY), ("THROTTLE a 1 1\r\n", ARITY), ("THROTTLE a 1 1 1 1 1\r\n", ARITY),
-        ("THROTTLE a x 1 1\r\n", "-ERR invalid max_burst\r\n"),
-        ("THROTTLE a 1 x 1\r\n", "-ERR invalid count_per_period\r\n"),
-        ("THROTTLE a 1 1 x\r\n", "-ERR invalid period\r\n"),
-        ("THROTTLE a 1 1 1 x\r\n", "-ERR invalid quantity\r\n"),
-        ("THROTTLE a 1 1 1 -1\r\n", "-ERR negative quantity: -1\r\n"),
-        ("THROTTLE a 0 1 1\r\n", INVALID), ("THROTTLE a 1 0 1\r\n", INVALID), ("THROTTLE a 1 1 -1\r\n", INVALID),
+        ("THROTTLE a x 1 1\r\n", "-ERR invalid max_burst: use a whole number\r\n"),
+        ("THROTTLE a 1 x 1\r\n", "-ERR invalid count_per_period: use a whole number\r\n"),
+        ("THROTTLE a 1 1 x\r\n", "-ERR invalid period: use a whole number\r\n"),
+        ("THROTTLE a 1 1 1 x\r\n", "-ERR invalid quantity: use a whole number\r\n"),
+        ("THROTTLE a 1 1 1 -1\r\n", "-ERR negative quantity: -1: use a whole number from 0\r\n"),
+        // The error did not name the argument.
+        ("THROTTLE a 0 1 1\r\n", "-ERR invalid rate limit parameters: max_burst: use a whole number from 1\r\n"),
+        ("THROTTLE a 1 0 1\r\n", "-ERR invalid rate limit parameters: count_per_period: use a whole number from 1\r\n"),
+        ("THROTTLE a 1 1 -1\r\n", "-ERR invalid rate limit parameters: period: use a whole number from 1\r\n"),
     ];
     for (sent, expected) in rows {
         assert_eq!(TestFront::without_secrets().connect().exchange(sent), expected, "{sent:?}");
