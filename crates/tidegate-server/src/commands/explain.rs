@@ -96,16 +96,28 @@ pub fn run(args: &ExplainArgs) -> Result<Output, ConfigErrors> {
         domain: args.domain.as_deref(),
         descriptors: &args.descriptors,
     };
-    Ok(output(&config, &attributes, args.peer))
+    Ok(output(&config, &attributes, args))
 }
 
-fn output(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) -> Output {
+fn output(config: &Config, attributes: &Attributes<'_>, args: &ExplainArgs) -> Output {
     let mut out = String::new();
-    if let (Some(peer), Some(client)) = (peer, attributes.client_ip) {
+    if let (Some(peer), Some(client)) = (args.peer, attributes.client_ip) {
         let is_trusted = config.identity.trusts(peer);
         let why = if is_trusted { "a trusted proxy" } else { "not a trusted proxy" };
         // Writing to memory cannot fail.
         let _ = writeln!(out, "client {client}: {peer} is {why}\n");
+    }
+    let is_chain = |(name, _): &Pair| {
+        ["x-forwarded-for", "forwarded"].iter().any(|chain| name.eq_ignore_ascii_case(chain))
+    };
+    if attributes.client_ip.is_none()
+        && let Some((name, _)) = args.headers.iter().find(|header| is_chain(header))
+    {
+        let _ = writeln!(
+            out,
+            "no client_ip: {name} is read only from a connection; give its address with --peer, or \
+             the client's with --client-ip\n"
+        );
     }
     if config.store != StoreUrl::Memory {
         let _ = write!(out, "{}", super::config::shared(config));

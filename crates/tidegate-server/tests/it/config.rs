@@ -476,6 +476,24 @@ fn explains_client_behind_trusted_proxy() {
     assert!(run.stdout.contains("{client_ip} -> 192.0.2.1"), "{}", run.stdout);
 }
 
+/// A header with the client's address was ignored without a reason.
+#[test]
+fn explain_asks_for_the_connection_of_forwarded_addresses() {
+    let help = "no client_ip: X-Forwarded-For is read only from a connection; give its address \
+                with --peer, or the client's with --client-ip\n\n";
+    let header = ["explain", "--header", "X-Forwarded-For: 192.0.2.1"];
+    for (args, is_given) in [
+        (&[] as &[&str], false),
+        (&["--peer", "10.0.0.1"], true),
+        (&["--client-ip", "192.0.2.1"], true),
+    ] {
+        let run = tidegate(&[&header, args].concat()).succeeded();
+        assert_eq!(!run.stdout.starts_with(help), is_given, "{args:?}: {}", run.stdout);
+    }
+    let other = tidegate(&["explain", "--header", "X-Org: acme"]).succeeded();
+    assert!(!other.stdout.contains("--peer"), "{}", other.stdout);
+}
+
 /// Addresses are parsed as the server parses them, and headers must be valid.
 #[test]
 fn explain_parses_addresses_and_headers_like_serve() {
