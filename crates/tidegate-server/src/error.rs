@@ -161,6 +161,11 @@ impl RequestError {
         RequestError { kind, ..self }
     }
 
+    /// Returns the HTTP status.
+    pub const fn status(&self) -> StatusCode {
+        self.kind.codes().0
+    }
+
     /// Returns the gRPC status code.
     pub const fn grpc_code(&self) -> GrpcCode {
         self.kind.codes().1
@@ -173,7 +178,7 @@ impl RequestError {
 
     /// Appends a problem document.
     pub fn write_problem(&self, out: &mut String) {
-        let (status, field) = (self.kind.codes().0, self.field.as_deref());
+        let (status, field) = (self.status(), self.field.as_deref());
         write_problem(&Problem::Undecided { status, field, detail: &self.detail }, out);
     }
 
@@ -182,7 +187,7 @@ impl RequestError {
         let mut document = String::with_capacity(256);
         self.write_problem(&mut document);
         let mut response = Response::new(body(document));
-        *response.status_mut() = self.kind.codes().0;
+        *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         if let ErrorKind::MethodNotAllowed(Some(allow)) = self.kind {

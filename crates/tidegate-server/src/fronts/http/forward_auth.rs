@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use http::header::{CACHE_CONTROL, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -115,7 +116,7 @@ impl HttpFront {
     ) -> Option<HttpResponse> {
         let suffix = path_after_prefix(request.uri().path())?;
         let id = RequestId::of(request.headers());
-        let forwarded = self.parse_forwarded(request, suffix);
+        let forwarded = self.parse_forwarded(request, suffix, &id);
         Some(without_caching(
             forwarded.and_then(|forwarded| self.forward_sync(request, &forwarded, peer, &id)),
             &id,
@@ -130,7 +131,7 @@ impl HttpFront {
     ) -> Option<HttpResponse> {
         let suffix = path_after_prefix(request.uri().path())?;
         let id = RequestId::of(request.headers());
-        let answered = match self.parse_forwarded(request, suffix) {
+        let answered = match self.parse_forwarded(request, suffix, &id) {
             Ok(forwarded) => self.forward_async(request.headers(), &forwarded, peer, &id).await,
             Err(error) => Err(error),
         };
@@ -142,16 +143,48 @@ impl HttpFront {
         &self,
         request: &'r Request<Incoming>,
         suffix: &'r str,
+        id: &RequestId<'_>,
     ) -> Result<ForwardedRequest<'r>, RequestError> {
         self.access.authorize_gateway(request.headers()).map_err(auth_error)?;
-        if is_stray_slash(suffix, request.uri().query()) {
-            return Err(RequestError::invalid(STRAY_SLASH));
+        ForwardedRequest::of(request, suffix).inspect_err(|error| self.log_rejected(error, id))
+    }
+
+    /// Logs that a check was rejected, at most once in ten seconds: gateways fail for all of their
+    /// clients then, and do not show the reason. `error` must not have a value of the request.
+    #[cold]
+    fn log_rejected(&self, error: &RequestError, id: &RequestId<'_>) {
+        let status = error.status();
+        // Failures of the store are logged there.
+        if !status.is_client_error() {
+            return;
         }
-        // After a path of the client, the query is the client's too.
-        let query = request.uri().query().filter(|_| suffix.is_empty());
-        let options = ForwardAuthOptions::of(query.unwrap_or_default(), request.headers())?;
-        let original = OriginalRequest::of(request, suffix, options.from)?;
-        Ok(ForwardedRequest { original, deny_status: options.deny_status })
+        if let Some(suppressed) = self.rejected_checks.should_log(Instant::now()) {
+            // The name of an unknown parameter may be the client's.
+            let is_unknown = error.detail == UNKNOWN_PARAMETER;
+            let field = if is_unknown { Some("a query parameter") } else { error.field.as_deref() };
+            tracing::warn!(
+                request_id = id.as_str(),
+                field,
+                suppressed,
+                "rejected the check of a gateway with {}: {}",
+                status.as_u16(),
+                error.detail
+            );
+        }
+    }
+
+    /// Converts an error of the gate, and logs it without the value that it shows.
+    #[cold]
+    fn undecided(&self, error: GateError, id: &RequestId<'_>) -> RequestError {
+        let logged = match &error {
+            GateError::Select(SelectError::BadCost { policy, field, .. }) => {
+                let (policy, field) = (policy.clone(), field.clone());
+                GateError::Select(SelectError::BadCost { policy, field, found: "...".into() })
+            }
+            other => other.clone(),
+        };
+        self.log_rejected(&gate_error(logged), id);
+        gate_error(error)
     }
 
     fn forward_sync(
@@ -165,7 +198,7 @@ impl HttpFront {
         let attributes = forwarded.attributes(&active, request.headers(), peer);
         let gate_requests = [gate_request(&attributes, id)];
         let verdict = self.gate.poll_now(self.gate.check(&active, &gate_requests));
-        let verdict = verdict.map_err(gate_error)?;
+        let verdict = verdict.map_err(|error| self.undecided(error, id))?;
         Ok(self.forward_answer(&verdict, forwarded, id))
     }
 
@@ -179,7 +212,7 @@ impl HttpFront {
         let active = Arc::clone(&self.gate.active_policies());
         let attributes = forwarded.attributes(&active, headers, peer);
         let verdict = self.gate.check(&active, &[gate_request(&attributes, id)]).await;
-        let verdict = verdict.map_err(gate_error)?;
+        let verdict = verdict.map_err(|error| self.undecided(error, id))?;
         Ok(self.forward_answer(&verdict, forwarded, id))
     }
 
@@ -204,7 +237,18 @@ struct ForwardedRequest<'r> {
     deny_status: Option<StatusCode>,
 }
 
-impl ForwardedRequest<'_> {
+impl<'r> ForwardedRequest<'r> {
+    fn of(request: &'r Request<Incoming>, suffix: &'r str) -> Result<Self, RequestError> {
+        if is_stray_slash(suffix, request.uri().query()) {
+            return Err(RequestError::invalid(STRAY_SLASH));
+        }
+        // After a path of the client, the query is the client's too.
+        let query = request.uri().query().filter(|_| suffix.is_empty());
+        let options = ForwardAuthOptions::of(query.unwrap_or_default(), request.headers())?;
+        let original = OriginalRequest::of(request, suffix, options.from)?;
+        Ok(ForwardedRequest { original, deny_status: options.deny_status })
+    }
+
     fn attributes<'a>(
         &'a self,
         active: &ActivePolicies,

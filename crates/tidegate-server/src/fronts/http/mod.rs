@@ -50,6 +50,7 @@ use crate::envoy_ratelimit::{CheckSettings, EnvoyMetrics};
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::request_body;
 use crate::fronts::{Front, FrontCall, Start, host_error};
+use crate::logs::LogThrottle;
 use crate::server_state::{FrontName, ServerState};
 
 /// The path of the health check of envoyproxy/ratelimit.
@@ -68,6 +69,8 @@ pub struct HttpFront {
     /// The metrics of envoyproxy/ratelimit.
     metrics: Option<Arc<EnvoyMetrics>>,
     access: Access,
+    /// Limits how often rejected checks of gateways are logged.
+    rejected_checks: LogThrottle,
     local_permits: LocalPermits,
     /// The number of checks that are waiting.
     waiting: AtomicUsize,
@@ -92,6 +95,7 @@ impl HttpFront {
             envoy_ratelimit: None,
             metrics: None,
             access,
+            rejected_checks: LogThrottle::default(),
             local_permits: LocalPermits::default(),
             waiting: AtomicUsize::new(0),
             playground_slots: Arc::new(Semaphore::new(playground::MAX_CONCURRENT_SCENARIOS)),

@@ -162,3 +162,42 @@ fn rejects_ambiguous_forwarded_requests() {
         reply.refuses(status, field, part);
     }
 }
+
+/// A gateway discards the body of a 400, and nothing was logged, so the reason could not be found.
+#[test]
+fn logs_rejected_checks_without_values_of_the_request() {
+    let metered =
+        [("x-request-id", "req-1"), ("x-forwarded-uri", "/metered"), ("x-cost", "s3cret")];
+    #[rustfmt::skip]
+    let rows: [(&str, &str, Fields<'_>, &str); 4] = [
+        ("method", "?from=forwarded", &[("x-request-id", "req-1"), ("x-forwarded-uri", "/login")],
+         "rejected the check of a gateway with 400: X-Forwarded-Method is missing: configure the gateway to send it \
+          request_id=\"req-1\" field=\"header:x-forwarded-method\" suppressed=0"),
+        ("permit", "", &[("x-request-id", "req-1"), ("x-forwarded-uri", "/jobs")],
+         "rejected the check of a gateway with 409: policy `jobs` has a concurrency limit"),
+        ("cost", "", &metered, "field=\"header:x-cost\""),
+        ("parameter", "?s3cret", &[("x-request-id", "req-1")],
+         "with 400: it is unknown: use `from` or `deny_status` request_id=\"req-1\" field=\"a query parameter\""),
+    ];
+    for (name, behind, headers, logged) in rows {
+        let server = serve(&format!("forward-logged-{name}"));
+        for _ in 0..3 {
+            ask(&server, "GET", &format!("/v1/forward-auth{behind}"), headers);
+        }
+        let log = server.logged(logged);
+        assert_eq!(log.matches("rejected the check").count(), 1, "{log}");
+        assert!(!log.contains("s3cret"), "{log}");
+    }
+}
+
+/// Denials and failures of the store have logs of their own.
+#[test]
+fn logs_only_checks_that_the_gateway_has_to_correct() {
+    let server = serve("forward-not-logged");
+    let login = [("x-forwarded-method", "POST"), ("x-forwarded-uri", "/login")];
+    for status in [200, 200, 429] {
+        assert_eq!(ask(&server, "GET", "/v1/forward-auth?from=forwarded", &login).status, status);
+    }
+    let log = server.logged("denied");
+    assert!(!log.contains("rejected"), "{log}");
+}
