@@ -100,9 +100,11 @@ export class Client {
 
   /** Acquires a permit under a concurrency limit. Check `allowed`: only a `Permit` can be held. */
   async permit(request: PermitRequest): Promise<Permit | Denied> {
-    const grant = decodeGrant(await this.#send("POST", "/v1/permits", encodePermit(request)));
+    const body = encodePermit(request);
+    const sentAt = performance.now();
+    const grant = decodeGrant(await this.#send("POST", "/v1/permits", body));
     if ("allowed" in grant) return grant;
-    return new Permit(grant, (method, path, body) => this.#send(method, path, body));
+    return new Permit(grant, sentAt, (method, path, body) => this.#send(method, path, body));
   }
 
   async #send(method: string, path: string, body?: object, extraMs = 0): Promise<Raw> {

@@ -1,8 +1,11 @@
 // A permit, whose lease is renewed while it is held.
 //
 // A lease is renewed when a third of it has passed. A failed renewal is repeated soon, because
-// the server may be restarting. Renewals stop when the lease has ended by the caller's clock,
-// because another client may hold the permit then.
+// the server may be restarting. When the lease has ended by the caller's clock, another client
+// may hold the permit: a timer aborts `lost` then, also while a renewal has no answer yet.
+//
+// The server's lease begins between the sending of a request and its answer, so it is counted
+// from the sending.
 
 import type { Answer } from "./answers.js";
 import { PermitLost, TidegateError } from "./errors.js";
@@ -28,14 +31,15 @@ export class Permit {
   readonly #done = new AbortController();
   #inHold = false;
   #ttlMs = 0;
-  #endsAt = 0;
+  #sentAt = 0;
+  #timer: ReturnType<typeof setTimeout> | undefined;
 
-  /** Called by `Client.permit`. */
-  constructor(grant: Grant, send: Send) {
+  /** Called by `Client.permit`. `sentAt` is the time at which the request was sent. */
+  constructor(grant: Grant, sentAt: number, send: Send) {
     this.id = grant.id;
     this.answer = grant.answer;
     this.#send = send;
-    this.#start(grant.ttlMs);
+    this.#start(grant.ttlMs, sentAt);
   }
 
   /**
@@ -54,7 +58,7 @@ export class Permit {
    */
   async hold<T>(work: (lost: AbortSignal) => T | Promise<T>): Promise<T> {
     if (this.#done.signal.aborted) throw notHeld("the permit was given back");
-    if (performance.now() >= this.#endsAt) this.#lost.abort(notHeld("the lease of the permit has ended"));
+    this.#abortAtEnd();
     if (this.lost.aborted) throw notHeld("the lease of the permit has ended");
     // The first call to end would give the permit back while the other one goes on.
     if (this.#inHold) throw new Error("the permit is already held by another call of hold; acquire a permit for each call");
@@ -63,7 +67,7 @@ export class Permit {
     try {
       return await work(this.lost);
     } finally {
-      this.#done.abort();
+      this.#end();
       // Waits for a renewal in progress, which would otherwise follow the release.
       await renewals;
       await this.#giveBack().catch(onlyTidegateErrors);
@@ -73,8 +77,9 @@ export class Permit {
   /** Renews the lease and returns its length. Throws `PermitLost` if it has ended. */
   async renew(ttlMs?: number): Promise<number> {
     const body = ttlMs === undefined ? undefined : { ttl_ms: checkedTtl(ttlMs) };
+    const sentAt = performance.now();
     try {
-      this.#start(decodeRenewal(await this.#send("PUT", `/v1/permits/${this.id}`, body)));
+      this.#start(decodeRenewal(await this.#send("PUT", `/v1/permits/${this.id}`, body)), sentAt);
       return this.#ttlMs;
     } catch (error) {
       if (error instanceof PermitLost) this.#lost.abort(error);
@@ -93,30 +98,49 @@ export class Permit {
   }
 
   async #giveBack(): Promise<void> {
-    this.#done.abort();
+    this.#end();
     decodeRelease(await this.#send("DELETE", `/v1/permits/${this.id}`));
   }
 
-  #start(ttlMs: number): void {
+  #start(ttlMs: number, sentAt: number): void {
     this.#ttlMs = ttlMs;
-    this.#endsAt = performance.now() + ttlMs;
+    this.#sentAt = sentAt;
+    this.#abortAtEnd();
+  }
+
+  /** Aborts `lost` if the lease has ended, or else when it ends. */
+  #abortAtEnd(): void {
+    clearTimeout(this.#timer);
+    if (this.#done.signal.aborted) return;
+    const leftMs = this.#sentAt + this.#ttlMs - performance.now();
+    if (leftMs <= 0) return this.#lost.abort(notHeld("the lease of the permit has ended"));
+    this.#timer = setTimeout(() => this.#abortAtEnd(), Math.min(leftMs, MAX_WAIT_MS));
+    // A permit that is not held must not keep a program running. In browsers, timers have no `unref`.
+    (this.#timer as { unref?: () => void }).unref?.();
+  }
+
+  #end(): void {
+    this.#done.abort();
+    clearTimeout(this.#timer);
   }
 
   async #renewUntilDone(): Promise<void> {
-    let part = RENEWALS_PER_LEASE;
+    let waitMs = this.#untilRenewalMs();
     for (;;) {
-      await sleep(Math.min(Math.max(this.#ttlMs / part, MIN_WAIT_MS), MAX_WAIT_MS), this.#done.signal).catch(() => {});
-      if (this.#done.signal.aborted) return;
+      await sleep(Math.min(Math.max(waitMs, MIN_WAIT_MS), MAX_WAIT_MS), this.#done.signal).catch(() => {});
+      if (this.#done.signal.aborted || this.lost.aborted) return;
       try {
         await this.renew();
-        part = RENEWALS_PER_LEASE;
+        waitMs = this.#untilRenewalMs();
       } catch (error) {
         onlyTidegateErrors(error);
-        if (performance.now() >= this.#endsAt) this.#lost.abort(error);
-        part = TRIES_PER_LEASE;
+        waitMs = this.#ttlMs / TRIES_PER_LEASE;
       }
-      if (this.lost.aborted) return;
     }
+  }
+
+  #untilRenewalMs(): number {
+    return this.#sentAt + this.#ttlMs / RENEWALS_PER_LEASE - performance.now();
   }
 }
 

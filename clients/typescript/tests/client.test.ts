@@ -269,6 +269,54 @@ test("ends a lease by the caller's clock if renewals fail", { timeout: 20_000 },
   });
 });
 
+/** A client that gets a permit. The answer to a renewal is up to the test. */
+function leasing(ttlMs: number, renewal: (signal: AbortSignal) => Promise<Response>, grantAfterMs = 0): Client {
+  const grant = { allowed: true, decided: "exact", limits: [], id: "x", ttl_ms: ttlMs };
+  return new Client({
+    timeoutMs: 10_000,
+    fetch: async (_, init) => {
+      if (init?.method === "DELETE") return new Response(null, { status: 204 });
+      if (init?.method === "PUT") return renewal(init.signal as AbortSignal);
+      await pause(grantAfterMs);
+      return Response.json(grant, { status: 201 });
+    },
+  });
+}
+
+const JOB = { policy: "jobs", key: "a" };
+
+// Regression: `lost` was aborted when the renewal timed out, and another client held the permit before that.
+test("a permit is lost at the end of its lease while a renewal has no answer", { timeout: 20_000 }, async () => {
+  let renewal: AbortSignal | undefined;
+  let fail = (_: Error) => {};
+  const stalled = leasing(1500, (signal) => {
+    renewal = signal;
+    return new Promise((_, reject) => (fail = reject));
+  });
+  await given(await stalled.permit(JOB)).hold(async (lost) => {
+    await new Promise((resolve) => lost.addEventListener("abort", resolve));
+    assert.ok(lost.reason instanceof PermitLost);
+    assert.ok(renewal !== undefined && !renewal.aborted, "the renewal has not timed out");
+    fail(new TypeError("the test ends"));
+  });
+});
+
+// Regression: the lease was counted from the answer, but at the server it had begun before.
+test("counts a lease from the sending of the request", async () => {
+  const late = given(await leasing(50, () => assert.fail("renewed"), 100).permit(JOB));
+  assert.ok(late.lost.aborted);
+  await assert.rejects(late.hold(() => assert.fail("held")), PermitLost);
+
+  const renewal = async () => {
+    await pause(100);
+    return Response.json({ id: "x", ttl_ms: 50 });
+  };
+  const renewed = given(await leasing(60_000, renewal).permit(JOB));
+  assert.ok(!renewed.lost.aborted);
+  await renewed.renew();
+  assert.ok(renewed.lost.aborted);
+});
+
 test("throws DeadlineExceeded without an answer in time", async () => {
   const url = await startSilent();
   const silent = new Client({ url, timeoutMs: 100 });
