@@ -231,6 +231,43 @@ def test_ends_a_lease_by_the_callers_clock_if_renewals_fail() -> None:
             assert ends_in_time(permit)
 
 
+# Regression: the lease was counted from the answer, but at the server it had begun before.
+def test_counts_a_lease_from_the_sending_of_the_request() -> None:
+    given: dict[str, object] = {"allowed": True, "decided": "exact", "limits": [], "id": "x"}
+    grants = [given | {"ttl_ms": ttl_ms} for ttl_ms in (50, 60_000)]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "DELETE":
+            return httpx.Response(204)
+        time.sleep(0.1)
+        if request.method == "POST":
+            return httpx.Response(201, json=grants.pop(0))
+        return httpx.Response(200, json={"id": "x", "ttl_ms": 50})
+
+    async def answer_async(request: httpx.Request) -> httpx.Response:
+        return answer(request)
+
+    async def scenario(client: AnyClient) -> None:
+        late = await hold(client, "a")
+        assert late.lost
+        with pytest.raises(PermitLost):
+            await enter(late)
+        renewed = await hold(client, "a")
+        assert not renewed.lost
+        await renewed.renew() if isinstance(renewed, AsyncPermit) else renewed.renew()
+        assert renewed.lost
+
+    with Client(http=httpx.Client(transport=httpx.MockTransport(answer))) as client:
+        asyncio.run(scenario(client))
+    grants += [given | {"ttl_ms": ttl_ms} for ttl_ms in (50, 60_000)]
+
+    async def run() -> None:
+        async with AsyncClient(http=httpx.AsyncClient(transport=httpx.MockTransport(answer_async))) as client:
+            await scenario(client)
+
+    asyncio.run(run())
+
+
 class LosesCancellations(AsyncClient):
     """Renews as on Python 3.11, whose `asyncio.wait_for` may lose a cancellation."""
 

@@ -81,8 +81,9 @@ class Client:
     ) -> Permit | Denied:
         """Acquires a permit under a concurrency limit. `Denied` is not a context manager, so it cannot be held."""
         body = _wire.permit_body(Check(policy, key, attributes, limits, cost), ttl_ms)
+        sent = time.monotonic()
         grant = _wire.grant(self._post("/v1/permits", body))
-        return grant if isinstance(grant, Denied) else Permit(self, grant)
+        return grant if isinstance(grant, Denied) else Permit(self, grant, sent)
 
     def close(self) -> None:
         self._http.close()
@@ -168,8 +169,9 @@ class AsyncClient:
     ) -> AsyncPermit | Denied:
         """Acquires a permit, as `Client.permit` does, to be held by `async with`."""
         body = _wire.permit_body(Check(policy, key, attributes, limits, cost), ttl_ms)
+        sent = time.monotonic()
         grant = _wire.grant(await self._post("/v1/permits", body))
-        return grant if isinstance(grant, Denied) else AsyncPermit(self, grant)
+        return grant if isinstance(grant, Denied) else AsyncPermit(self, grant, sent)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -217,9 +219,9 @@ class Permit:
 
     allowed = True
 
-    def __init__(self, client: Client, grant: Grant) -> None:
+    def __init__(self, client: Client, grant: Grant, sent: float) -> None:
         self.id, self.answer = grant.id, grant.answer
-        self._client, self._lease = client, Lease(grant.ttl_ms)
+        self._client, self._lease = client, Lease(grant.ttl_ms, sent)
         self._done = threading.Event()
         self._renewals: threading.Thread | None = None
         # Threads may enter blocks at the same time.
@@ -236,12 +238,13 @@ class Permit:
     def renew(self, ttl_ms: int | None = None) -> int:
         """Renews the lease and returns its length in milliseconds. Raises `PermitLost` if it has ended."""
         body = _wire.lease_body(ttl_ms) or None
+        sent = time.monotonic()
         try:
             held_ms = _wire.renewed(self._client._send("PUT", f"/v1/permits/{self.id}", body))
         except PermitLost:
             self._lease.lost = True
             raise
-        self._lease.start(held_ms)
+        self._lease.start(held_ms, sent)
         return held_ms
 
     def release(self) -> None:
@@ -301,9 +304,9 @@ class AsyncPermit:
 
     allowed = True
 
-    def __init__(self, client: AsyncClient, grant: Grant) -> None:
+    def __init__(self, client: AsyncClient, grant: Grant, sent: float) -> None:
         self.id, self.answer = grant.id, grant.answer
-        self._client, self._lease = client, Lease(grant.ttl_ms)
+        self._client, self._lease = client, Lease(grant.ttl_ms, sent)
         self._renewals: asyncio.Task[None] | None = None
         self._released = False
 
@@ -315,12 +318,13 @@ class AsyncPermit:
     async def renew(self, ttl_ms: int | None = None) -> int:
         """Renews the lease, as `Permit.renew` does."""
         body = _wire.lease_body(ttl_ms) or None
+        sent = time.monotonic()
         try:
             held_ms = _wire.renewed(await self._client._send("PUT", f"/v1/permits/{self.id}", body))
         except PermitLost:
             self._lease.lost = True
             raise
-        self._lease.start(held_ms)
+        self._lease.start(held_ms, sent)
         return held_ms
 
     async def release(self) -> None:
