@@ -22,7 +22,7 @@ pub use check::{Attributes, Check};
 pub use error::{Error, Problem};
 pub use permit::{Permit, Taken};
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
@@ -161,12 +161,13 @@ impl Client {
             let ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
             body.insert("ttl_ms".to_owned(), ms.into());
         }
+        let sent = Instant::now();
         let response = self.send(Method::POST, "v1/permits", &body, Duration::ZERO).await?;
         if response.status() == StatusCode::TOO_MANY_REQUESTS {
             return Ok(Taken::Denied(answer::denial(response).await));
         }
         let held: permit::Held = read(response).await?;
-        Ok(Taken::Held(Permit::hold(self.clone(), held)))
+        Ok(Taken::Held(Permit::hold(self.clone(), held, sent)))
     }
 
     /// Sends a request. Any status but a success and 429 is an error.

@@ -2,8 +2,11 @@
 //!
 //! A background task does both. It ends when the sender that it listens to is dropped, so that
 //! dropping a [`Permit`] needs no `await`, and releases it once. If that fails, the lease expires.
+//!
+//! The server's lease begins between the sending of a request and its answer, so it is counted
+//! from the sending.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use reqwest::Method;
@@ -58,8 +61,9 @@ impl Permit {
         &self.answer
     }
 
-    /// Returns whether the server no longer knows the permit, because it was not renewed in time
-    /// or was reset. Another client may hold it now.
+    /// Returns whether another client may hold the permit now: its lease has ended because it was
+    /// not renewed in time, or the server no longer knows it, for example after a reset. A lost
+    /// permit is neither renewed nor released.
     pub fn is_lost(&self) -> bool {
         *self.lost.borrow()
     }
@@ -87,11 +91,13 @@ impl Permit {
         }
     }
 
-    pub(super) fn hold(client: Client, held: Held) -> Self {
+    /// `sent` is the time at which the request for the permit was sent.
+    pub(super) fn hold(client: Client, held: Held, sent: Instant) -> Self {
         let (end, ended) = oneshot::channel();
         let (lost, is_lost) = watch::channel(false);
+        let lease = Lease { ttl: Duration::from_millis(held.ttl_ms), sent };
         let keeper = Keeper { client, id: held.id.clone(), lost };
-        tokio::spawn(keeper.keep(Duration::from_millis(held.ttl_ms), ended));
+        tokio::spawn(keeper.keep(lease, ended));
         Permit { id: held.id, answer: held.answer, lost: is_lost, end: Some(end) }
     }
 }
@@ -105,6 +111,18 @@ pub(super) struct Held {
     answer: Answer,
 }
 
+struct Lease {
+    ttl: Duration,
+    /// When the request was sent that began the lease.
+    sent: Instant,
+}
+
+impl Lease {
+    fn left(&self) -> Duration {
+        self.ttl.saturating_sub(self.sent.elapsed())
+    }
+}
+
 struct Keeper {
     client: Client,
     id: String,
@@ -114,9 +132,9 @@ struct Keeper {
 type Ended = oneshot::Receiver<oneshot::Sender<Result<(), Error>>>;
 
 impl Keeper {
-    async fn keep(self, ttl: Duration, mut ended: Ended) {
-        let every = (ttl / RENEW_AFTER).max(RENEW_AT_MOST_EVERY);
-        loop {
+    async fn keep(self, mut lease: Lease, mut ended: Ended) {
+        let every = (lease.ttl / RENEW_AFTER).max(RENEW_AT_MOST_EVERY);
+        while !lease.left().is_zero() {
             tokio::select! {
                 end = &mut ended => {
                     let released = self.release().await;
@@ -126,28 +144,22 @@ impl Keeper {
                     }
                     return;
                 }
-                () = tokio::time::sleep(every) => {
-                    if !self.renew().await {
-                        self.lost.send_replace(true);
-                        return;
-                    }
-                }
+                () = tokio::time::sleep(every.min(lease.left())) => {}
+            }
+            let sent = Instant::now();
+            match tokio::time::timeout(lease.left(), self.send_request(Method::PUT)).await {
+                Ok(Ok(())) => lease.sent = sent,
+                Ok(Err(error)) if is_unknown(&error) => break,
+                // The next renewal tries again, unless the lease has ended.
+                Ok(Err(_)) | Err(_) => {}
             }
         }
-    }
-
-    /// Renews the lease. Returns `false` only if the server does not know the permit; after
-    /// other failures the next renewal tries again.
-    async fn renew(&self) -> bool {
-        !matches!(self.send_request(Method::PUT).await, Err(Error::Refused(problem))
-            if problem.status == StatusCode::NOT_FOUND.as_u16())
+        self.lost.send_replace(true);
     }
 
     async fn release(&self) -> Result<(), Error> {
         match self.send_request(Method::DELETE).await {
-            Err(Error::Refused(problem)) if problem.status == StatusCode::NOT_FOUND.as_u16() => {
-                Ok(())
-            }
+            Err(error) if is_unknown(&error) => Ok(()),
             released => released,
         }
     }
@@ -157,4 +169,9 @@ impl Keeper {
         let nothing = serde_json::Map::new();
         self.client.send(method, &path, &nothing, Duration::ZERO).await.map(drop)
     }
+}
+
+/// Returns whether the server does not know the permit.
+fn is_unknown(error: &Error) -> bool {
+    matches!(error, Error::Refused(problem) if problem.status == StatusCode::NOT_FOUND.as_u16())
 }

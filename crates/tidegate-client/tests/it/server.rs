@@ -233,7 +233,8 @@ async fn eventually(mut happened: impl FnMut() -> bool) {
 
 #[tokio::test]
 async fn renews_a_permit_and_releases_it_once() {
-    let (server, client) = permits(150, usize::MAX).await;
+    // Long enough that a slow machine does not lose it.
+    let (server, client) = permits(1500, usize::MAX).await;
     let methods =
         || server.requests().iter().map(|request| request.method.clone()).collect::<Vec<_>>();
     let permit = take(&client).await;
@@ -255,6 +256,28 @@ async fn reports_a_permit_that_the_server_forgot_as_lost() {
     assert!(lost.is_ok() && permit.is_lost());
     permit.release().await.expect("nothing is held");
     assert!(server.requests().iter().all(|request| request.method != "DELETE"));
+}
+
+/// Regression: a permit was lost only if the server did not know it. While the server failed or did
+/// not answer, `is_lost` stayed false after the lease had ended.
+#[tokio::test]
+async fn a_permit_that_cannot_be_renewed_is_lost_when_its_lease_ends() {
+    // The client waits for another response after 100 (Continue).
+    for status in [503, 100] {
+        let server = Scripted::start(move |_, request| match &*request.method {
+            "POST" => {
+                let open = ALLOWED.strip_suffix('}').expect("an object");
+                (201, String::new(), format!("{open},\"id\":\"p1\",\"ttl_ms\":150}}"))
+            }
+            _ => (status, String::new(), String::new()),
+        })
+        .await;
+        let client = Client::new(&format!("http://{}", server.address)).expect("an address");
+        let client = client.answer_within(Duration::from_secs(60));
+        let permit = take(&client).await;
+        let lost = tokio::time::timeout(Duration::from_secs(10), permit.lost()).await;
+        assert!(lost.is_ok() && permit.is_lost(), "{status}");
+    }
 }
 
 #[tokio::test]
