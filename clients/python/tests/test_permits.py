@@ -144,7 +144,7 @@ def test_a_permit_cannot_be_held_again(
     async def scenario(client: AnyClient) -> None:
         permit = await hold(client, somebody())
         await end(client, permit)
-        with pytest.raises(PermitLost, match=f"^404 Not Found: .* {reason}$") as raised:
+        with pytest.raises(PermitLost, match=f"^the (lease of the )?permit {reason}$") as raised:
             await enter(permit)
         assert raised.value.problem.status == 404
 

@@ -21,15 +21,16 @@ export class UnexpectedAnswer extends TidegateError {}
 
 /**
  * The server at `url` rejected the request; `problem` has the reason. The message names both. `url` is `null` if
- * the client knew the reason without asking the server.
+ * the client knew the reason and sent no request: `problem` is then the one that the server would send, and the
+ * message is its detail.
  */
 export class Rejected extends TidegateError {
   readonly problem: Problem;
 
   constructor(problem: Problem, url: string | null) {
-    const source = url === null ? "" : `answer from ${url}: `;
     const where = problem.field === null ? "" : ` (field ${problem.field})`;
-    super(`${source}${problem.status} ${problem.title}: ${problem.detail}${where}`);
+    const source = url === null ? "" : `answer from ${url}: ${problem.status} ${problem.title}: `;
+    super(`${source}${problem.detail}${where}`);
     this.problem = problem;
   }
 }

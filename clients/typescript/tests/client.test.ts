@@ -186,7 +186,7 @@ test("does not hold a permit again", async () => {
     const again = permit.hold(() => assert.fail("held"));
     await assert.rejects(again, (error) => {
       assert.ok(error instanceof PermitLost && error.problem.status === 404);
-      assert.match(error.message, new RegExp(`^404 Not Found: .* ${reason}$`));
+      assert.match(error.message, new RegExp(`^the (lease of the )?permit ${reason}$`));
       return true;
     });
   }

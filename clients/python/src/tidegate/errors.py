@@ -24,13 +24,14 @@ class UnexpectedAnswer(TidegateError):
 class Rejected(TidegateError):
     """The server at `url` rejected the request; `problem` has the reason. The message names both.
 
-    `url` is `None` if the client knew the reason without asking the server.
+    `url` is `None` if the client knew the reason and sent no request: `problem` is then the one that
+    the server would send, and the message is its detail.
     """
 
     def __init__(self, problem: Problem, url: str | None) -> None:
-        source = "" if url is None else f"answer from {url}: "
         where = f" (field {problem.field})" if problem.field else ""
-        super().__init__(f"{source}{problem.status} {problem.title}: {problem.detail}{where}")
+        source = "" if url is None else f"answer from {url}: {problem.status} {problem.title}: "
+        super().__init__(f"{source}{problem.detail}{where}")
         self.problem = problem
 
 
