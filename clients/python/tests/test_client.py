@@ -315,6 +315,27 @@ def test_sends_the_token() -> None:
     assert seen == ["Bearer s3 cret"]
 
 
+# Regression: `admit` accepted only attributes, so it could not wait or name a policy.
+def test_admits_by_a_check(client: Client, server_url: str) -> None:
+    check = Check(key=somebody(), limits=["1 per 300ms sliding-log"], max_wait_ms=5000)
+    for _ in range(2):
+        assert admit(client, check, "deny").refusal is None
+
+    async def ask() -> None:
+        async with AsyncClient(server_url, timeout=10) as client:
+            login = Check("login", somebody(), cost=2)
+            assert (await admit_async(client, login, "deny")).refusal is None
+            passage = await admit_async(client, login, "deny")
+            assert passage.refusal is not None and passage.refusal.status == 429
+
+    asyncio.run(ask())
+    check = Check("nope", "a")
+    assert isinstance(admit(client, check, "allow").failure, Rejected)
+    wrong: Any = "login"
+    with pytest.raises(TypeError, match=r"^check must be Attributes or a Check, such as .*, not str$"):
+        admit(client, wrong, "allow")
+
+
 @pytest.mark.parametrize("value", ["maybe", "Deny", "", None, True, ["deny"]])
 def test_rejects_a_misspelt_on_failure_before_anything_fails(value: OnFailure) -> None:
     expected = rf'^on_failure must be "allow" or "deny", not {re.escape(repr(value))}$'

@@ -8,10 +8,10 @@ sending long headers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ._client import AsyncClient, Client
-from ._wire import Attributes
+from ._wire import Attributes, Check
 from .answers import Answer
 from .errors import Rejected, TidegateError
 from .refusals import Refusal, rate_limit_fields, refusal, unavailable, unreadable
@@ -31,20 +31,25 @@ class Passage:
     """Why there was no decision. Log it: a limit that fails open is otherwise silent."""
 
 
-def admit(client: Client, attributes: Attributes, on_failure: OnFailure) -> Passage:
-    """Checks a request. If tidegate does not answer within the client's timeout, `on_failure` decides."""
+def admit(client: Client, check: Attributes | Check, on_failure: OnFailure) -> Passage:
+    """Checks a request. If tidegate does not answer in time, `on_failure` decides.
+
+    The time is the client's timeout, plus the `max_wait_ms` of the check.
+    """
     _require_valid(on_failure)
+    arguments = _arguments(check)
     try:
-        return _decided(client.check(attributes=attributes))
+        return _decided(client.check(**arguments))
     except TidegateError as failure:
         return _undecided(failure, on_failure)
 
 
-async def admit_async(client: AsyncClient, attributes: Attributes, on_failure: OnFailure) -> Passage:
+async def admit_async(client: AsyncClient, check: Attributes | Check, on_failure: OnFailure) -> Passage:
     """Checks a request, as `admit` does, from asyncio."""
     _require_valid(on_failure)
+    arguments = _arguments(check)
     try:
-        return _decided(await client.check(attributes=attributes))
+        return _decided(await client.check(**arguments))
     except TidegateError as failure:
         return _undecided(failure, on_failure)
 
@@ -53,6 +58,16 @@ def _require_valid(on_failure: OnFailure) -> None:
     """Raises `ValueError` for a misspelt value, which would otherwise fail open at the first failure."""
     if on_failure not in get_args(OnFailure):
         raise ValueError(f'on_failure must be "allow" or "deny", not {on_failure!r}')
+
+
+def _arguments(check: Attributes | Check) -> dict[str, Any]:
+    """The arguments of `Client.check`."""
+    if isinstance(check, Check):
+        return vars(check)
+    if not isinstance(check, Attributes):
+        kind = type(check).__name__
+        raise TypeError(f"check must be Attributes or a Check, such as Check('login', 'alice'), not {kind}")
+    return {"attributes": check}
 
 
 def _decided(answer: Answer) -> Passage:
