@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -55,6 +56,25 @@ def test_caps_the_jitter() -> None:
 def test_names_invalid_settings(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"^{next(iter(bad))} must be 0 or more"):
         Backoff(**bad)  # type: ignore[arg-type]
+
+
+# Regression: `Retrier(3)` was an `AttributeError`, and the error of a string named no argument.
+@pytest.mark.parametrize(
+    ("kind", "bad", "message"),
+    [
+        (Backoff, {"max_wait": "20"}, "max_wait must be a number, not '20'"),
+        (Backoff, {"retries": True}, "retries must be a number, not True"),
+        (Backoff, {"base": None}, "base must be a number, not None"),
+        (Backoff, {"deadline": "5"}, "deadline must be a number, not '5'"),
+        (Budget, {"ratio": "0.2"}, "ratio must be a number, not '0.2'"),
+        (Budget, {"reserve": None}, "reserve must be a number, not None"),
+        (Retrier, {"backoff": 3}, "backoff must be a Backoff, such as Backoff(retries=3), not int"),
+        (Retrier, {"budget": 0.1}, "budget must be a Budget, such as Budget(ratio=0.1), not float"),
+    ],
+)
+def test_names_settings_of_another_type(kind: Callable[..., object], bad: dict[str, object], message: str) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        kind(**bad)
 
 
 def test_rejects_a_retrier_of_another_type() -> None:

@@ -15,7 +15,7 @@
 //
 // `Course` decides and does not wait, so that it can be tested without a clock.
 
-import { rejectUnknown } from "./errors.js";
+import { kindOf, rejectUnknown, requireType } from "./errors.js";
 import { type Fields, advise } from "./fields.js";
 import { Pacer } from "./pacer.js";
 
@@ -55,6 +55,7 @@ export class Backoff {
     rejectUnknown("backoff", options, Object.keys(DEFAULTS));
     this.options = { ...DEFAULTS, ...options };
     for (const [name, value] of Object.entries(this.options)) {
+      requireType(name, value, "number");
       // Timers accept at most 2^31 ms.
       const most = name === "deadlineMs" ? Infinity : 2 ** 30;
       if (!(value >= 0 && value <= most)) throw new RangeError(`${name} must be between 0 and ${most}, not ${value}`);
@@ -85,7 +86,11 @@ export class Budget {
   readonly #reserve: number;
   #left: number;
 
-  constructor({ ratio = 0.2, reserve = 10 }: { ratio?: number; reserve?: number } = {}) {
+  constructor(options: { ratio?: number; reserve?: number } = {}) {
+    rejectUnknown("budget", options, ["ratio", "reserve"]);
+    const { ratio = 0.2, reserve = 10 } = options;
+    requireType("ratio", ratio, "number");
+    requireType("reserve", reserve, "number");
     if (!(ratio >= 0 && ratio <= 1)) throw new RangeError(`ratio must be between 0 and 1, not ${ratio}`);
     if (!(reserve >= 1 && reserve < Infinity)) throw new RangeError(`reserve must be 1 or more, not ${reserve}`);
     this.#ratio = ratio;
@@ -128,10 +133,15 @@ export class Retrier {
 
   constructor(options: RetrierOptions = {}) {
     rejectUnknown("retrier", options, ["backoff", "budget", "statuses", "keysHonoured"]);
-    this.backoff = options.backoff ?? new Backoff();
-    this.budget = options.budget ?? new Budget();
+    const { backoff = new Backoff(), budget = new Budget(), keysHonoured = false } = options;
+    // Any object that has the members is accepted, also of another copy of the package.
+    requireMember("backoff", backoff, "delayMs", "a Backoff, such as new Backoff({ retries: 3 })");
+    requireMember("budget", budget, "withdraw", "a Budget, such as new Budget({ ratio: 0.1 })");
+    requireType("keysHonoured", keysHonoured, "boolean");
+    this.backoff = backoff;
+    this.budget = budget;
     this.statuses = new Set(options.statuses ?? WORTH_A_RETRY);
-    this.keysHonoured = options.keysHonoured ?? false;
+    this.keysHonoured = keysHonoured;
     this.pacer = new Pacer(this.backoff.options.maxPauseMs);
   }
 
@@ -150,6 +160,11 @@ export function requireRetrier(value: unknown): void {
   const { begin, pacer } = (value ?? {}) as Partial<Retrier>;
   if (typeof begin === "function" && typeof pacer === "object") return;
   throw new TypeError("retrier must be a Retrier, such as new Retrier({ backoff: new Backoff({ retries: 3 }) })");
+}
+
+function requireMember(name: string, value: unknown, member: string, what: string): void {
+  if (typeof ((value ?? {}) as Record<string, unknown>)[member] === "function") return;
+  throw new TypeError(`${name} must be ${what}, not ${kindOf(value)}`);
 }
 
 /** One request and its retries. It decides; its caller waits. */

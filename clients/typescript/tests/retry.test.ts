@@ -45,6 +45,23 @@ test("names invalid settings", () => {
   assert.throws(() => new Budget({ reserve: 0 }), /^RangeError: reserve must be/);
 });
 
+// Regression: they were accepted. `true` meant one retry, and a string was appended to a number.
+test("names settings of another type", () => {
+  const rows: [() => unknown, string][] = [
+    [() => new Backoff({ maxWaitMs: "20" } as never), "maxWaitMs must be a number, not string"],
+    [() => new Backoff({ retries: "3" } as never), "retries must be a number, not string"],
+    [() => new Backoff({ retries: true } as never), "retries must be a number, not boolean"],
+    [() => new Backoff({ baseMs: null } as never), "baseMs must be a number, not null"],
+    [() => new Budget({ ratio: "0.2" } as never), "ratio must be a number, not string"],
+    [() => new Budget({ reserve: null } as never), "reserve must be a number, not null"],
+    [() => new Budget({ rate: 1 } as never), "budget: rate is unknown: use ratio or reserve"],
+    [() => new Retrier({ backoff: 3 } as never), "backoff must be a Backoff, such as new Backoff({ retries: 3 }), not number"],
+    [() => new Retrier({ budget: null } as never), "budget must be a Budget, such as new Budget({ ratio: 0.1 }), not null"],
+    [() => new Retrier({ keysHonoured: "no" } as never), "keysHonoured must be a boolean, not string"],
+  ];
+  for (const [create, message] of rows) assert.throws(create, { name: "TypeError", message });
+});
+
 // Regression: they were accepted, and the first request failed with "retrier.begin is not a function".
 test("rejects a retrier of another type when it is given", async () => {
   const error = { name: "TypeError", message: "retrier must be a Retrier, such as new Retrier({ backoff: new Backoff({ retries: 3 }) })" };

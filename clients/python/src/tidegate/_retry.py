@@ -53,6 +53,12 @@ class Response(Protocol):
 R = TypeVar("R", bound=Response)
 
 
+def _require_number(name: str, value: object) -> None:
+    # In Python `True` is an int.
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+
+
 @dataclass(frozen=True)
 class Backoff:
     """The number of retries, and the waits before them. Times are in seconds."""
@@ -71,10 +77,13 @@ class Backoff:
 
     def __post_init__(self) -> None:
         for name in ("retries", "base", "cap", "max_wait", "max_pause"):
+            _require_number(name, getattr(self, name))
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be 0 or more and finite, not {getattr(self, name)!r}")
-        if self.deadline is not None and not self.deadline >= 0:
-            raise ValueError(f"deadline must be 0 or more, or None, not {self.deadline!r}")
+        if self.deadline is not None:
+            _require_number("deadline", self.deadline)
+            if not self.deadline >= 0:
+                raise ValueError(f"deadline must be 0 or more, or None, not {self.deadline!r}")
 
     def delay(
         self, retry: int, wait_ms: int | None = None, chance: Callable[[], float] = random.random
@@ -97,6 +106,8 @@ class Budget:
     """
 
     def __init__(self, ratio: float = 0.2, reserve: float = 10.0) -> None:
+        _require_number("ratio", ratio)
+        _require_number("reserve", reserve)
         if not 0 <= ratio <= 1:
             raise ValueError(f"ratio must be between 0 and 1, not {ratio!r}")
         if not 1 <= reserve < float("inf"):
@@ -170,6 +181,10 @@ class Retrier:
     pacer: Pacer = field(init=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.backoff, Backoff):
+            raise TypeError(f"backoff must be a Backoff, such as Backoff(retries=3), not {type(self.backoff).__name__}")
+        if not isinstance(self.budget, Budget):
+            raise TypeError(f"budget must be a Budget, such as Budget(ratio=0.1), not {type(self.budget).__name__}")
         self.pacer = Pacer(self.backoff.max_pause)
 
     def begin(self, method: str, key: str | None = None) -> Course:
