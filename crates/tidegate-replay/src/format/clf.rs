@@ -23,6 +23,7 @@ use std::iter;
 use memchr::{memchr, memchr_iter, memchr2, memmem};
 use tidegate::unstable::policy::RequestField;
 
+use super::field_map::client_address;
 use super::line_attributes::{LineAttributes, text};
 use super::roles::{ALL, KeySource};
 use super::time::{Times, log_date_us};
@@ -311,7 +312,10 @@ fn other_key<'a>(
         Field::Status => Some(status),
         Field::Referer => quoted.map(|quoted| quoted.referer),
         Field::Agent => quoted.map(|quoted| quoted.agent),
-        Field::Forwarded => quoted.and_then(|quoted| quoted.forwarded()),
+        Field::Forwarded => {
+            let forwarded = quoted.and_then(|quoted| quoted.forwarded()).map(Cow::Borrowed);
+            return forwarded.map(client_address).ok_or(BadLine::NoKey);
+        }
         Field::Method | Field::Path => {
             let mut attributes = LineAttributes::default();
             attributes.set_request(request);
@@ -463,7 +467,7 @@ mod tests {
             (full, Variant::Combined, "user", "u"),
             (full, Variant::Combined, "referer", "r \\\" r"),
             (nginx, Variant::Combined, "agent", "a\\\\"),
-            (nginx, Variant::Combined, "forwarded", "10.0.0.1, 10.0.0.2"),
+            (nginx, Variant::Combined, "forwarded", "10.0.0.2"),
             (nginx, Variant::Combined, "{header:x-forwarded-for}", "10.0.0.1, 10.0.0.2"),
             (vhost, Variant::Combined, "host", "h"),
             (vhost, Variant::Combined, "vhost", "www.x.org:443"),

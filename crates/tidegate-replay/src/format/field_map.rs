@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tidegate::unstable::identity::parse_address;
 
 use super::line_attributes::{LineAttributes, text};
-use super::roles::{ALL, KeySource, Role, is_same_name};
+use super::roles::{ALL, KeySource, Role, RoleField, is_same_name};
 use super::time::Times;
 use super::{BadLine, Event, ParseOptions};
 
@@ -19,6 +19,8 @@ pub struct FieldMap {
     fields: Vec<(Role, Box<str>)>,
     pub times: Times,
     key: KeySource,
+    /// Whether the key is the client's address, which is then without the port and earlier hops.
+    is_key_client: bool,
 }
 
 /// The field that was not found.
@@ -80,7 +82,15 @@ impl FieldMap {
         let name = fields.iter().find(|(role, _)| *role == Role::Time).map(|(_, name)| name);
         let times =
             Times::new(options.unit, options.zone.clone()).named(name.map_or("", |name| name));
-        Ok(FieldMap { fields, times, key: options.key.clone() })
+        let is_client = |name: &str| {
+            let given = |field: &RoleField| field.role == Role::ClientIp && *field.name == *name;
+            options.fields.iter().any(given) || Role::is_usual_client(name)
+        };
+        let is_key_client = fields.iter().any(|(role, name)| match role {
+            Role::Key => is_client(name),
+            _ => *role == Role::ClientIp,
+        });
+        Ok(FieldMap { fields, times, key: options.key.clone(), is_key_client })
     }
 
     /// Returns the roles and names of the fields that are needed.
@@ -116,9 +126,9 @@ impl FieldMap {
                 Cow::Owned(source.key_of(&self.attributes(values)))
             }
             _ => {
-                let key = key.and_then(|at| values[at].take());
-                let client = || client.and_then(|at| values[at].take()).map(client_address);
-                key.or_else(client).ok_or_else(|| self.no_key())?
+                let key = key.or(client).and_then(|at| values[at].take());
+                let key = key.ok_or_else(|| self.no_key())?;
+                if self.is_key_client { client_address(key) } else { key }
             }
         };
         Ok(Event { time_us, key, cost })
@@ -168,16 +178,14 @@ fn last_hop(list: &[u8]) -> &[u8] {
 
 /// Returns the client of a field in a form that is the same for all of its connections: without the
 /// port and without earlier hops. Names stay as they are.
-fn client_address(client: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+pub fn client_address(client: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     let last = last_hop(&client);
-    if memchr::memchr(b':', last).is_some()
-        && let Some(address) = std::str::from_utf8(last).ok().and_then(parse_address)
-    {
-        return Cow::Owned(address.to_string().into_bytes());
+    if last.len() == client.len() && memchr::memchr(b':', last).is_none() {
+        return client;
     }
-    match client {
-        Cow::Borrowed(client) => Cow::Borrowed(last_hop(client)),
-        Cow::Owned(client) => Cow::Owned(last_hop(&client).to_vec()),
+    match std::str::from_utf8(last).ok().and_then(parse_address) {
+        Some(address) => Cow::Owned(address.to_string().into_bytes()),
+        None => client,
     }
 }
 

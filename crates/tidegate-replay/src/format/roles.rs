@@ -83,6 +83,13 @@ impl Role {
         names.split_ascii_whitespace()
     }
 
+    /// Returns whether a field of this name usually holds the client's address. A field `key` can
+    /// hold anything.
+    pub fn is_usual_client(name: &str) -> bool {
+        let mut usual = Role::ClientIp.usual_names().filter(|&usual| usual != "key");
+        usual.any(|usual| is_same_name(name, usual))
+    }
+
     /// Returns the header that a field of this name holds: `http_x_api_key`, or the names of Caddy
     /// and of W3C logs.
     pub fn of_header_field(name: &str) -> Option<Role> {

@@ -91,6 +91,40 @@ fn templates_read_fields_of_logs() {
     }
 }
 
+/// A named key was taken as it is: each connection was a key of its own, and so was each list.
+#[test]
+fn named_addresses_are_one_key_on_all_connections() {
+    let csv = |name: &str| {
+        format!("ts,{name}\n1700000000,192.0.2.1:5\n1700000001,192.0.2.1:6\n1700000002,192.0.2.1\n")
+    };
+    let hops = "{\"ts\":1700000000,\"x_forwarded_for\":\"198.51.100.9, 203.0.113.7\"}\n\
+                {\"ts\":1700000001,\"x_forwarded_for\":\"203.0.113.7:80\"}\n";
+    let nginx = "10.0.0.1 - - [17/Nov/2025:10:00:00 +0000] \"GET /\" 200 5 \"-\" \"a\" \"198.51.100.9, 203.0.113.7\"\n\
+                 10.0.0.1 - - [17/Nov/2025:10:00:01 +0000] \"GET /\" 200 5 \"-\" \"a\" \"203.0.113.7\"\n";
+    let rows: [(&str, &[&str], &[&str]); 11] = [
+        (ALB, &["--key", "client_ip"], &["192.168.131.39", "2001:db8::1"]),
+        (ENVOY, &["--key", "x-forwarded-for"], &["203.0.113.7"]),
+        (&csv("client_ip"), &["--key", "client_ip"], &["192.0.2.1"]),
+        (&csv("remote_addr"), &["--key", "remote_addr"], &["192.0.2.1"]),
+        (&csv("remote_addr"), &["--field", "key=remote_addr"], &["192.0.2.1"]),
+        (&csv("peer"), &["--field", "client_ip=peer", "--key", "peer"], &["192.0.2.1"]),
+        (hops, &["--key", "x_forwarded_for"], &["203.0.113.7"]),
+        (nginx, &["--key", "forwarded"], &["203.0.113.7"]),
+        ("ts,client\n1700000000,\"Acme, Inc\"\n", &["--key", "client"], &["Acme, Inc"]),
+        // Other fields can hold anything.
+        (&csv("peer"), &["--key", "peer"], &["192.0.2.1", "192.0.2.1:5", "192.0.2.1:6"]),
+        (&csv("key"), &["--key", "key"], &["192.0.2.1", "192.0.2.1:5", "192.0.2.1:6"]),
+    ];
+    for (log, args, expected) in rows {
+        let args = [&["--limit", "0 per 10s", "--json"], args].concat();
+        let json = replay(log, &args).succeeded().json();
+        let keys = json["algorithms"][0]["most_denied"].as_array().expect("keys");
+        let mut keys: Vec<_> = keys.iter().filter_map(|one| one["key"].as_str()).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, expected, "{args:?}");
+    }
+}
+
 /// `://` in a path or query was taken for the end of a scheme: such requests had a wrong path and
 /// host in every format.
 #[test]
