@@ -150,9 +150,17 @@ impl ClfParser {
                 Cow::Owned(self.key.key_of(&attributes))
             }
             (Field::Host, _) => Cow::Borrowed(parts.host),
-            (field, quoted) => other_key(field, &parts, (request, status), quoted)?,
+            (field, quoted) => other_key(field, &parts, (request, status), quoted)
+                .filter(|key| !key.is_empty())
+                .ok_or_else(|| self.no_key())?,
         };
         Ok(Event { time_us, key, cost: COST })
+    }
+
+    #[cold]
+    fn no_key(&self) -> BadLine {
+        let KeySource::Field(name) = &self.key else { return BadLine::NoKey };
+        BadLine::EmptyField { role: "key", name: name.clone() }
     }
 
     /// Returns whether the first field is taken as the host, although it may not be it.
@@ -304,7 +312,7 @@ fn other_key<'a>(
     parts: &Parts<'a>,
     (request, status): (&'a [u8], &'a [u8]),
     quoted: Option<Quoted<'a>>,
-) -> Result<Cow<'a, [u8]>, BadLine> {
+) -> Option<Cow<'a, [u8]>> {
     let found = match field {
         Field::Host => Some(parts.host),
         Field::User => parts.user(),
@@ -314,17 +322,16 @@ fn other_key<'a>(
         Field::Agent => quoted.map(|quoted| quoted.agent),
         Field::Forwarded => {
             let forwarded = quoted.and_then(|quoted| quoted.forwarded()).map(Cow::Borrowed);
-            return forwarded.map(client_address).ok_or(BadLine::NoKey);
+            return forwarded.map(client_address);
         }
         Field::Method | Field::Path => {
             let mut attributes = LineAttributes::default();
             attributes.set_request(request);
             let part = if field == Field::Method { attributes.method } else { attributes.path };
-            let key = part.ok_or(BadLine::NoKey)?.into_owned();
-            return Ok(Cow::Owned(key.into_bytes()));
+            return Some(Cow::Owned(part?.into_owned().into_bytes()));
         }
     };
-    found.map(Cow::Borrowed).ok_or(BadLine::NoKey)
+    found.map(Cow::Borrowed)
 }
 
 /// Returns whether [`attributes`] may have a value for the field.

@@ -218,6 +218,22 @@ fn errors_name_the_wrong_field() {
             &["--key", "user_id"],
             "error: no request to replay: 1 line skipped, the first -:1: no key: field `user_id` is missing or empty\n",
         ),
+        // The error was "no key".
+        (
+            NGINX,
+            &["--key", "forwarded"],
+            "error: no request to replay: 3 lines skipped, the first -:1: no key: field `forwarded` is missing or empty\n",
+        ),
+        (
+            "h - - [17/Nov/2025:10:00:00 +0000] \"\\x16\" 400 5 \"-\" \"\"\n",
+            &["--key", "method"],
+            "-:1: no key: field `method` is missing or empty\n",
+        ),
+        (
+            "h - - [17/Nov/2025:10:00:00 +0000] \"\\x16\" 400 5 \"-\" \"\"\n",
+            &["--key", "user_agent"],
+            "-:1: no key: field `user_agent` is missing or empty\n",
+        ),
         (
             "date,key\n14.11.2023,a\n",
             &[],
