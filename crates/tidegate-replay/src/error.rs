@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use tidegate::unstable::config::ConfigErrors;
-use tidegate::unstable::policy::{PoliciesError, PolicyError};
+use tidegate::unstable::policy::{PoliciesError, PolicyError, RequestField};
 use tidegate::{Algorithm, CheckError, Limit, OutOfMemory};
 
 use crate::format::{BadLine, Format, ParserError};
@@ -298,11 +298,18 @@ pub enum FileFault {
     NoUsualKey { format: Format, names: Vec<String> },
     /// No field has the name that an option gives.
     #[error(
-        "{option}: lines of format {} have no such field ({})",
+        "{option}: lines of format {} have no such field{} ({})",
         .format.name(),
+        .part.as_ref().map(|part| format!("; write --key \"{{{part}}}\"")).unwrap_or_default(),
         listed(.names)
     )]
-    NoSuchField { format: Format, option: String, names: Vec<String> },
+    NoSuchField {
+        format: Format,
+        option: String,
+        names: Vec<String>,
+        /// The part of a template that has the name, if the lines provide it.
+        part: Option<RequestField>,
+    },
 }
 
 impl FileFault {
@@ -310,7 +317,9 @@ impl FileFault {
         match error {
             ParserError::Time(names) => FileFault::NoTime { format, names },
             ParserError::Key(names) => FileFault::NoUsualKey { format, names },
-            ParserError::Named(option, names) => FileFault::NoSuchField { format, option, names },
+            ParserError::Named { option, names, part } => {
+                FileFault::NoSuchField { format, option, names, part }
+            }
             ParserError::NoDirective => FileFault::NoDirective,
         }
     }

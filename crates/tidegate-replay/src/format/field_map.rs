@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 use tidegate::unstable::identity::parse_address;
+use tidegate::unstable::policy::RequestField;
 
 use super::line_attributes::{LineAttributes, text};
 use super::roles::{ALL, KeySource, Role, RoleField, is_same_name};
@@ -168,6 +169,22 @@ impl FieldMap {
             }
         }
         attributes
+    }
+}
+
+/// Returns whether fields of these names provide a part of a request, for templates.
+pub fn provide(options: &ParseOptions, names: &[String], part: &RequestField) -> bool {
+    let options = ParseOptions { key: KeySource::Attributes, ..options.clone() };
+    let Ok(map) = FieldMap::new(&options, names) else { return false };
+    let has = |role: &Role| map.name_of(role).is_some();
+    match part {
+        RequestField::ClientIp => has(&Role::ClientIp),
+        RequestField::Method => has(&Role::Method) || has(&Role::Request),
+        RequestField::Path => [Role::Path, Role::Uri, Role::Request].iter().any(has),
+        RequestField::Host => has(&Role::Host),
+        RequestField::Query(_) => [Role::Query, Role::Uri, Role::Request].iter().any(has),
+        RequestField::Header(name) => has(&Role::Header(name.as_str().into())),
+        _ => false,
     }
 }
 

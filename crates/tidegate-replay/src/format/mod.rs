@@ -71,6 +71,14 @@ impl ParseOptions {
             _ => format!("--field {role}={name}"),
         }
     }
+
+    /// Returns the part of a template that has the name of the key field.
+    fn key_as_part(&self) -> Option<RequestField> {
+        match &self.key {
+            KeySource::Field(name) => name.parse().ok(),
+            _ => None,
+        }
+    }
 }
 
 /// The formats of lines.
@@ -185,18 +193,29 @@ pub enum ParserError {
     Time(Vec<String>),
     /// No field has the key. Contains the names of all fields.
     Key(Vec<String>),
-    /// No field has the name that an option gives. Contains the option and the names of all fields.
-    Named(String, Vec<String>),
+    /// No field has the name that an option gives.
+    Named {
+        option: String,
+        /// The names of all fields.
+        names: Vec<String>,
+        /// The part of a template that has the name, if the fields provide it.
+        part: Option<RequestField>,
+    },
     /// A W3C log does not name its fields.
     NoDirective,
 }
 
 impl ParserError {
-    fn new(missing: MissingField, names: Vec<String>) -> Self {
+    fn new(missing: MissingField, names: Vec<String>, options: &ParseOptions) -> Self {
         match missing {
             MissingField::Time => ParserError::Time(names),
             MissingField::Key => ParserError::Key(names),
-            MissingField::Named(option) => ParserError::Named(option, names),
+            MissingField::Named(option) => {
+                let part = options.key_as_part().filter(|part| {
+                    option.starts_with("--key ") && field_map::provide(options, &names, part)
+                });
+                ParserError::Named { option, names, part }
+            }
         }
     }
 }
@@ -213,7 +232,7 @@ impl Parser {
             Format::Combined => Self::log(options, clf::Variant::Combined, lines),
             Format::Jsonl => JsonlParser::new(options, lines.clone())
                 .map(Parser::Jsonl)
-                .map_err(|missing| ParserError::new(missing, jsonl::names(lines))),
+                .map_err(|missing| ParserError::new(missing, jsonl::names(lines), options)),
             Format::Csv => {
                 let columns = csv::columns(lines.next().unwrap_or_default());
                 match csv::is_plain(options, &columns) {
@@ -235,7 +254,15 @@ impl Parser {
     ) -> Result<Self, ParserError> {
         let parser = ClfParser::new(options, variant, lines);
         parser.map(|log| Parser::Log(Box::new(log))).map_err(|names| match &options.key {
-            KeySource::Field(key) => ParserError::Named(format!("--key {key}"), names),
+            KeySource::Field(key) => {
+                let has_headers = variant == clf::Variant::Combined;
+                let is_provided = |part: &RequestField| {
+                    clf::may_contain(part)
+                        && (has_headers || !matches!(part, RequestField::Header(_)))
+                };
+                let part = options.key_as_part().filter(is_provided);
+                ParserError::Named { option: format!("--key {key}"), names, part }
+            }
             _ => ParserError::Key(names),
         })
     }
@@ -243,7 +270,7 @@ impl Parser {
     fn of_columns(options: &ParseOptions, columns: Columns) -> Result<Self, ParserError> {
         match ColumnParser::new(options, &columns) {
             Ok(parser) => Ok(Parser::Columns(Box::new(parser))),
-            Err(missing) => Err(ParserError::new(missing, columns.names)),
+            Err(missing) => Err(ParserError::new(missing, columns.names, options)),
         }
     }
 

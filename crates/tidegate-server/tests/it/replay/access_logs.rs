@@ -202,6 +202,26 @@ fn errors_name_the_wrong_field() {
             &["--key", "planet"],
             "error: -: --key planet: lines of format alb have no such field (its fields: type, time, elb,",
         ),
+        // The error did not say that a template has what the columns do not name.
+        (
+            ALB,
+            &["--key", "path"],
+            "error: -: --key path: lines of format alb have no such field; write --key \"{path}\" (its fields: type,",
+        ),
+        (ALB, &["--key", "header:user-agent"], "; write --key \"{header:user-agent}\" (its"),
+        (CLOUDFRONT, &["--key", "client_ip"], "; write --key \"{client_ip}\" (its fields: date,"),
+        (NGINX, &["--key", "query:x"], "; write --key \"{query:x}\" (its fields: host,"),
+        (
+            ALB,
+            &["--key", "cookie:x"],
+            "--key cookie:x: lines of format alb have no such field (its",
+        ),
+        (
+            "ts,path\n1,b\n",
+            &["--key", "path", "--field", "cost=price"],
+            "--field cost=price: lines of format csv have no such field (its fields: ts, path)\n",
+        ),
+        ("ts,a\n1,b\n", &["--key", "path"], "format csv have no such field (its fields: ts, a)\n"),
         // The error listed fields that only other lines have, such as the one that was not found.
         (
             "h - - [17/Nov/2025:10:00:00 +0000] \"GET / HTTP/1.1\" 200 5\n",
