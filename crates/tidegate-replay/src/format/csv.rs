@@ -9,7 +9,7 @@ use memchr::memchr;
 
 use super::columns::{Columns, Splitter, cut};
 use super::field_map::parse_cost;
-use super::roles::KeySource;
+use super::roles::{KeySource, Role, is_same_name};
 use super::time::digits;
 use super::{BadLine, Event, ParseOptions};
 
@@ -43,13 +43,14 @@ pub fn columns(first: &[u8]) -> Columns {
     })
 }
 
-/// Returns the columns, if this line is a header: it has several fields, and each of them begins
-/// with a letter, `_`, `@` or `$`. The first may be empty, as where it numbers the rows.
+/// Returns the columns, if this line is a header: it has several fields or the usual name of a
+/// time, and each of them begins with a letter, `_`, `@` or `$`. The first may be empty, as where
+/// it numbers the rows.
 pub fn header(line: &[u8]) -> Option<Columns> {
     let splits = SEPARATORS.map(|separator| {
         let splitter = Splitter::Csv(separator);
-        let fields = splitter.split(line).ok().filter(|fields| fields.len() > 1);
-        Some((fields?, splitter))
+        let fields = splitter.split(line).ok()?;
+        (fields.len() > 1 || is_time_name(&fields[0])).then_some((fields, splitter))
     });
     let (fields, splitter) = splits.into_iter().flatten().max_by_key(|(fields, splitter)| {
         (fields.len(), *splitter == Splitter::Csv(SEPARATORS[0]))
@@ -68,6 +69,11 @@ pub fn header(line: &[u8]) -> Option<Columns> {
     let names: Vec<String> = fields.iter().map(name).collect();
     let width = 1..=names.len();
     Some(Columns { names, splitter, width })
+}
+
+fn is_time_name(field: &[u8]) -> bool {
+    let name = std::str::from_utf8(field.trim_ascii());
+    name.is_ok_and(|name| Role::Time.usual_names().any(|usual| is_same_name(name, usual)))
 }
 
 #[inline]
@@ -169,6 +175,7 @@ mod tests {
             ("TIMESTAMP;Client IP", &["TIMESTAMP", "Client IP"][..]),
             ("date\ttime\tc-ip", &["date", "time", "c-ip"]),
             (",ts,key", &["", "ts", "key"]),
+            ("time_us", &["time_us"]),
         ] {
             assert_eq!(header(line.as_bytes()).expect(line).names, names, "{line}");
         }

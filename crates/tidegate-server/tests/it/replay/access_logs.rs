@@ -173,9 +173,14 @@ fn targets_are_urls_only_if_they_begin_with_a_scheme() {
 #[test]
 fn key_all_counts_all_requests_together() {
     let json_lines = "{\"ts\":1700000000.5,\"a\":1}\n{\"ts\":1700000000.6,\"b\":1}\n";
-    for (log, events) in
-        [(NGINX, 3), (ENVOY, 3), (CLOUDFRONT, 3), (json_lines, 2), ("1,a\n2,b\n", 2)]
-    {
+    for (log, events) in [
+        (NGINX, 3),
+        (ENVOY, 3),
+        (CLOUDFRONT, 3),
+        (json_lines, 2),
+        ("1,a\n2,b\n", 2),
+        ("ts\n1\n2\n", 2),
+    ] {
         let args = ["--limit", "1 per 10s", "--key", "all", "--json"];
         let json = replay(log, &args).succeeded().json();
         assert_eq!((&json["keys"], &json["events"]), (&1.into(), &events.into()), "{log}");

@@ -234,6 +234,14 @@ fn rejects_input_without_times_or_keys() {
             &[],
             &["known to be the key", "--key NAME", "planet, ts"],
         ),
+        // Its format was unknown, and the advice was to name the columns.
+        (
+            "time_us\n1700000000000000\n",
+            &[],
+            &[
+                "known to be the key; name it with --key NAME, or count all requests together with --key all (its fields: time_us)",
+            ],
+        ),
         ("user,planet\na,b\n", &[], &["known to be the time", "user, planet"]),
         ("192.0.2.1 GET /\n", &[], &["is unknown", "192.0.2.1 GET /"]),
         (
