@@ -248,6 +248,8 @@ pub enum FileFault {
          replay - ...`"
     )]
     Utf16,
+    #[error("is a binary file; name a text file, see `tidegate replay --help` for the formats")]
+    Binary,
     #[error(
         "begins as JSON, but its first line is broken: {0}; each line must be one whole object"
     )]

@@ -1,6 +1,7 @@
 //! Reads the events of one file.
 
 use std::hash::{BuildHasher, Hasher};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use foldhash::fast::FixedState;
@@ -272,7 +273,11 @@ fn parser(
         FormatChoice::Envoy => Format::Envoy,
         FormatChoice::Alb => Format::Alb,
         FormatChoice::W3c => Format::W3c,
-        FormatChoice::Auto => detected.ok_or_else(|| unknown_format(first_line).at(path))?,
+        FormatChoice::Auto => detected.ok_or_else(|| {
+            let is_binary = iter::once(&first_line).chain(&first).any(|line| line.contains(&0));
+            let fault = if is_binary { FileFault::Binary } else { unknown_format(first_line) };
+            fault.at(path)
+        })?,
     };
     let looks_like = detected.filter(|&detected| detected != format);
     let broken = || first.iter().find_map(|line| broken_json(line));

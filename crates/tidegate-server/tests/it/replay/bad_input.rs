@@ -86,7 +86,10 @@ fn rejects_unknown_format() {
     replay(&path, &["--format", "csv"]).failed(1, &["no request to replay", "notes.txt:1"]);
     replay(&path, &["--format", "xml"]).failed(2, &["xml", "combined"]);
     let binary = files.write("noise", [0_u8, 1, 2, 255, 10, 0, 0].repeat(1_000));
-    replay(&binary, &[]).failed(1, &["noise", "--format"]);
+    replay(&binary, &[]).failed(1, &["noise: is a binary file; name a text file"]);
+    // The error had 80 escaped bytes, and advised to set --time-unit.
+    let program = files.write("program", b"\x7fELF\x02,\x01\x00\x00\n,\x00");
+    replay(&program, &[]).failed(1, &["program: is a binary file; name a text file"]);
 }
 
 #[test]
