@@ -129,17 +129,22 @@ fn rounded_times(file: &FileReport, limit: &Limit) -> Option<String> {
 fn of_file(file: &FileReport) -> Vec<String> {
     let mut hints = Vec::new();
     let path = escape_path(&file.path);
+    // In columns in another order, numeric keys are read as times.
+    let or_name = match file.unnamed_columns {
+        true => ", or, if the columns are not time,key, add a first line with their names",
+        false => "",
+    };
     if let Some((_, last_us)) = file.span {
         if let Some((unit, _)) = file.unit.filter(|_| last_us < YEAR_US) {
             let last = Utc { time_us: last_us };
             hints.push(format!(
                 "{path}: times are read in {}, so the last one is {last}; if that is wrong, set \
-                 --time-unit to s, ms, us or ns",
+                 --time-unit to s, ms, us or ns{or_name}",
                 unit.name()
             ));
         } else if last_us > LATE_US {
             let last = Utc { time_us: last_us };
-            hints.push(format!("{path}: the last time is {last}; check --time-unit"));
+            hints.push(format!("{path}: the last time is {last}; check --time-unit{or_name}"));
         }
     }
     if file.host_guessed {

@@ -48,6 +48,8 @@ pub struct FileReport {
     pub field_unused: bool,
     /// Whether `--time-unit` was given, although no time is a number.
     pub unit_unused: bool,
+    /// Whether it is csv without the names of its columns.
+    pub unnamed_columns: bool,
     /// Whether the first field of log lines is taken as the client, although it may not be it.
     pub host_guessed: bool,
     /// The earliest and the latest time.
@@ -98,6 +100,7 @@ impl TraceFile {
             has_fractions: false,
             field_unused: is_log && !options.fields.is_empty(),
             unit_unused: is_log && options.unit.is_some(),
+            unnamed_columns: format == Some(Format::Csv),
             host_guessed: false,
             span: None,
             late: 0,
@@ -141,7 +144,10 @@ impl TraceFile {
             let is_first = std::mem::replace(&mut self.may_be_header, false);
             match parser.take_header(text, is_first, &self.options) {
                 Ok(false) => {}
-                Ok(true) => continue,
+                Ok(true) => {
+                    self.report.unnamed_columns = false;
+                    continue;
+                }
                 Err(error) => {
                     let format = self.report.format.unwrap_or(Format::W3c);
                     return Err(FileFault::new(format, error).at(&self.report.path));

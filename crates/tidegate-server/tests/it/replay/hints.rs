@@ -22,8 +22,31 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         "1700000000,a\n1700000001,a\n",
         &[],
         &[
-            "hint: -: times are read in us, so the last one is 1970-01-01 00:28:20Z; if that is wrong, set --time-unit to s, ms, us or ns\n",
+            "hint: -: times are read in us, so the last one is 1970-01-01 00:28:20Z; if that is wrong, set --time-unit to s, ms, us or ns, or, if the columns are not time,key, add a first line with their names\n",
         ],
+    ),
+    // The hint named only the unit, and no unit helps.
+    (
+        "the key before the time",
+        "42,1700000000000000\n7,1700000001000000\n",
+        &["--time-unit", "s"],
+        &[
+            "hint: -: times are read in s, so the last one is 1970-01-01 00:00:42Z; if that is wrong, set --time-unit to s, ms, us or ns, or, if the columns are not time,key, add a first line with their names\n",
+        ],
+    ),
+    (
+        "large keys before the time",
+        "5000000000000000,1700000000000000\n",
+        &[],
+        &[
+            "; check --time-unit, or, if the columns are not time,key, add a first line with their names\n",
+        ],
+    ),
+    (
+        "columns with names",
+        "time_us,key\n42,a\n",
+        &[],
+        &["if that is wrong, set --time-unit to s, ms, us or ns\n"],
     ),
     (
         "milliseconds taken for microseconds",
