@@ -11,7 +11,7 @@ use crate::args::FormatChoice;
 use crate::block::Block;
 use crate::error::{FileFault, ReplayError};
 use crate::format::{
-    BadLine, Format, KeySource, ParseOptions, Parser, ParserError, Unit, broken_json,
+    BadLine, Event, Format, KeySource, ParseOptions, Parser, ParserError, Unit, broken_json,
 };
 use crate::input::{Compression, Line, Lines};
 use crate::problems::{Problem, ProblemKind, ProblemLog};
@@ -163,28 +163,14 @@ impl TraceFile {
             match parser.parse(text) {
                 Ok(event) => {
                     block.push(&event);
-                    self.report.events += 1;
-                    // A missing part of a key is a NUL, which no field of a log contains.
-                    let is_incomplete = match &self.report.template {
-                        Some(_) => event.key.contains(&0),
-                        None => &*event.key == b"-",
-                    };
-                    self.report.incomplete += u64::from(is_incomplete);
+                    self.report.count(&event, self.late_after_us);
                     let time_us = event.time_us;
-                    self.report.has_fractions |= !time_us.is_multiple_of(1_000_000);
                     if time_us < self.previous_us {
                         let by_us = self.previous_us - time_us;
                         problems
                             .add(problem_at(&self.report, ProblemKind::SteppedBack { by_us }))?;
                     }
-                    if let (Some((_, latest_us)), Some(after_us)) =
-                        (self.report.span, self.late_after_us)
-                    {
-                        let is_late = latest_us.saturating_sub(time_us) > after_us;
-                        self.report.late += u64::from(is_late);
-                    }
                     self.previous_us = time_us;
-                    widen(&mut self.report.span, time_us);
                 }
                 Err(why) => {
                     let other =
@@ -217,6 +203,25 @@ impl TraceFile {
             unit_unused: self.report.unit_unused && !parser.is_some_and(Parser::has_numbers),
             ..self.report
         }
+    }
+}
+
+impl FileReport {
+    #[inline]
+    fn count(&mut self, event: &Event<'_>, late_after_us: Option<u64>) {
+        let time_us = event.time_us;
+        self.events += 1;
+        // A missing part of a key is a NUL, which no field of a log contains.
+        let is_incomplete = match &self.template {
+            Some(_) => event.key.contains(&0),
+            None => &*event.key == b"-",
+        };
+        self.incomplete += u64::from(is_incomplete);
+        self.has_fractions |= !time_us.is_multiple_of(1_000_000);
+        if let (Some((_, latest_us)), Some(after_us)) = (self.span, late_after_us) {
+            self.late += u64::from(latest_us.saturating_sub(time_us) > after_us);
+        }
+        widen(&mut self.span, time_us);
     }
 }
 
