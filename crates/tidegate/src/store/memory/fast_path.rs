@@ -273,22 +273,33 @@ impl MemoryStore {
         check: &Check<'_>,
         now: Timestamp,
     ) -> Result<Decision, FastPathMiss> {
-        let SeizedSlot { slot_ref, slot } = seized;
-        let is_log = PackedKind::ALL[KIND] == PackedKind::Log;
-        let decided = match is_log && self.is_out_of_entries() {
+        let decided = match self.is_out_of_entries_for::<KIND>() {
             true => None,
             false => seized.decide::<KIND>(check.limit, Attempt::new(check.cost, now), true),
         };
         let Some((decision, body)) = decided else {
-            slot_ref.release(slot.body);
+            seized.slot_ref.release(seized.slot.body);
             return Err(FastPathMiss::NotApplicable);
         };
-        if is_log {
+        self.release_decided::<KIND>(seized, body);
+        Ok(decision)
+    }
+
+    /// Whether states of the kind with the number `KIND` are logs, and may not get more entries.
+    #[inline(always)]
+    pub(super) fn is_out_of_entries_for<const KIND: usize>(&self) -> bool {
+        PackedKind::ALL[KIND] == PackedKind::Log && self.is_out_of_entries()
+    }
+
+    /// Releases a slot with the body that a decision returned, and counts the entries of a log.
+    #[inline(always)]
+    pub(super) fn release_decided<const KIND: usize>(&self, seized: SeizedSlot<'_>, body: u64) {
+        let SeizedSlot { slot_ref, slot } = seized;
+        if PackedKind::ALL[KIND] == PackedKind::Log {
             let [before, after] = [slot.body, body].map(Packed::log_entries);
             self.table.count_entries(before, after);
         }
         slot_ref.release(body);
-        Ok(decision)
     }
 
     /// Decides a check that the fast path does not decide; see [`fast_path_kind`].

@@ -109,10 +109,8 @@ impl MemoryStore {
             };
         };
         match check.limit.packed_kind() {
-            Some(kind) if kind != PackedKind::Log => {
-                for_kind!(kind, self.decide_with_rest, (request, index, admitted))
-            }
-            _ => SeveralOutcome::Missed(FastPathMiss::NotApplicable),
+            Some(kind) => for_kind!(kind, self.decide_with_rest, (request, index, admitted)),
+            None => SeveralOutcome::Missed(FastPathMiss::NotApplicable),
         }
     }
 
@@ -161,7 +159,7 @@ impl MemoryStore {
         let outcome = self.decide_rest(request, index + 1, admits);
         // Only a check that admits the request has been charged.
         if outcome == SeveralOutcome::Admitted || outcome == SeveralOutcome::Denied && !admits {
-            seized.slot_ref.release(body);
+            self.release_decided::<KIND>(seized, body);
             return outcome;
         }
         seized.slot_ref.set_words(&words);
@@ -170,7 +168,7 @@ impl MemoryStore {
             _ => match self.decide_as_denied::<KIND>(seized, check, request.at) {
                 Some((decision, body)) => {
                     request.decisions[index] = decision;
-                    seized.slot_ref.release(body);
+                    self.release_decided::<KIND>(seized, body);
                     return outcome;
                 }
                 None => SeveralOutcome::Missed(FastPathMiss::NotApplicable),
@@ -193,6 +191,9 @@ impl MemoryStore {
         at: Option<Timestamp>,
         admitted: bool,
     ) -> Option<(Decision, u64)> {
+        if self.is_out_of_entries_for::<KIND>() {
+            return None;
+        }
         let attempt = Attempt::new(check.cost, self.time(at));
         seized.decide::<KIND>(check.limit, attempt, admitted)
     }
