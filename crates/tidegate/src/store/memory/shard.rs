@@ -278,11 +278,22 @@ impl<'a> LockedShard<'a> {
         let earliest = kept.iter().map(|(slot, _)| slot.deadline()).min().unwrap_or(u64::MAX);
         self.earliest(size).store(earliest, Relaxed);
         let groups = self.slot_groups(size);
+        // Keys whose preferred slot is free come first. Otherwise a key that takes another slot
+        // would often take the preferred slot of a later one.
+        let insert = |slot: Slot, words: &[u64; Packed::WORDS], slot_ref: SlotRef<'a>| {
+            self.put(slot_ref, slot, words);
+            groups.set_tag_byte(slot_ref, slot.fingerprint().tag_byte());
+        };
+        kept.retain(|(slot, words)| {
+            let preferred = groups.empty_preferred_slot(slot.fingerprint());
+            if let Some(slot_ref) = preferred {
+                insert(*slot, words, slot_ref);
+            }
+            preferred.is_none()
+        });
         for (slot, words) in kept {
             let slot_ref = groups.empty_slot(slot.fingerprint());
-            let slot_ref = slot_ref.expect("there are more slots than keys");
-            self.put(slot_ref, slot, &words);
-            groups.set_tag_byte(slot_ref, slot.fingerprint().tag_byte());
+            insert(slot, &words, slot_ref.expect("there are more slots than keys"));
         }
     }
 
