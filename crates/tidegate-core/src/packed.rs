@@ -171,6 +171,7 @@ impl Packed {
     pub const WORDS: usize = 6;
     /// The number of bits in the head.
     pub const HEAD_BITS: u32 = 40;
+    pub(crate) const HEAD_MASK: u64 = (1 << Self::HEAD_BITS) - 1;
     /// The number of low bits of the deadline that are in the body. A decision that would change
     /// the other bits requires that the store locks the state.
     pub const DEADLINE_LOW_BITS: u32 = u64::BITS - Self::HEAD_BITS;
@@ -199,6 +200,13 @@ impl Packed {
         words: [u64; Self::WORDS],
     ) -> Option<Self> {
         Some(Self::new(Self::deadline_at(expires_at)?, head, words))
+    }
+
+    /// The body that ends the range in which a new deadline changes only the low bits. A new
+    /// deadline is at most `latest_us` and two steps after the time, and so after the old deadline.
+    pub(crate) const fn low_deadline_end(latest_us: u64) -> u64 {
+        let steps = (latest_us >> Self::DEADLINE_SHIFT) + 2;
+        (1_u64 << Self::DEADLINE_LOW_BITS).saturating_sub(steps) << Self::HEAD_BITS
     }
 
     /// Returns the number of entries of a packed log with this head.
@@ -335,6 +343,15 @@ impl<W: PackedWords> Packed<W> {
         latest_us >> (Packed::DEADLINE_LOW_BITS + Packed::DEADLINE_SHIFT) == self.deadline_high
     }
 
+    /// Whether charging a state that [expires within](Packed::expires_within) the latest deadline
+    /// of a limit changes only the low bits of its deadline, because they are far enough from their
+    /// end. If not, [`Packed::may_be_charged`] is exact.
+    #[inline(always)]
+    pub(crate) fn keeps_high_deadline(&self, limit: &Limit, now_us: u64) -> bool {
+        // For a time at the end of the range, the time until the deadline wraps around.
+        self.body < limit.low_deadline_end() && now_us < 1 << 63
+    }
+
     /// Whether the deadline has not passed, and is at most `latest_us` from now.
     #[inline(always)]
     pub(crate) fn expires_within(&self, latest_us: u64, now_us: u64) -> bool {
@@ -360,7 +377,7 @@ impl<W: PackedWords> Packed<W> {
     /// Returns the head.
     #[inline(always)]
     pub fn head(&self) -> u64 {
-        self.body & ((1 << Packed::HEAD_BITS) - 1)
+        self.body & Packed::HEAD_MASK
     }
 }
 
@@ -368,4 +385,39 @@ impl<W: PackedWords> Packed<W> {
 #[inline]
 pub(crate) fn with_low_bits(most: u64, low: u64, bits: u32) -> u64 {
     most - (most.wrapping_sub(low) & ((1 << bits) - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    /// The times are close to those at which the high bits of a deadline change.
+    #[test]
+    fn keeps_the_high_deadline_only_if_every_charge_does() {
+        const ERA_US: u64 = Packed::DEADLINE_STEP_US << Packed::DEADLINE_LOW_BITS;
+        let windows_us = [1_000, 60_000_000, 3_600_000_000, 86_400_000_000, 31 * 86_400_000_000];
+        let mut kept = 0;
+        for window_us in windows_us {
+            let window = Duration::from_micros(window_us);
+            let limit = Limit::new(600, window, Algorithm::SlidingWindow).expect("valid");
+            let latest_us = limit.latest_deadline_us();
+            let step = (latest_us / 50).max(Packed::DEADLINE_STEP_US);
+            for now_us in (150 * ERA_US - 3 * latest_us..150 * ERA_US + latest_us)
+                .step_by(usize::try_from(step).expect("fits"))
+            {
+                for expires_us in [1, latest_us / 2, latest_us - Packed::DEADLINE_STEP_US] {
+                    let expires_at = Timestamp::from_micros(now_us + expires_us);
+                    let packed = Packed::until(expires_at, 0, [0; 6]).expect("early enough");
+                    let expires_within = packed.expires_within(latest_us, now_us);
+                    if expires_within && packed.keeps_high_deadline(&limit, now_us) {
+                        assert!(packed.may_be_charged(&limit, now_us), "{limit} at {now_us}");
+                        kept += 1;
+                    }
+                }
+            }
+        }
+        assert!(kept > 500, "{kept} times are far enough from the end");
+    }
 }

@@ -135,6 +135,9 @@ pub struct Limit {
     /// stepped back: a window, a deadline step and, for a `sliding-window`, a cell (in the times
     /// form, two steps of its grid).
     latest_deadline_us: u64,
+    /// The body below which a new deadline keeps the high bits; see
+    /// [`Packed::keeps_high_deadline`].
+    low_deadline_end: u64,
     algorithm: Algorithm,
 }
 
@@ -206,6 +209,7 @@ impl Limit {
             packed_kind: PackedKind::of(count, window_us, algorithm),
             id: 0,
             latest_deadline_us: window_us + late_us + Packed::DEADLINE_STEP_US,
+            low_deadline_end: Packed::low_deadline_end(window_us + late_us),
             algorithm,
         };
         limit.derived()
@@ -451,6 +455,12 @@ impl Limit {
     #[inline(always)]
     pub(crate) const fn latest_deadline_us(&self) -> u64 {
         self.latest_deadline_us
+    }
+
+    /// The body below which a packed state keeps the high bits of its deadline.
+    #[inline]
+    pub(crate) const fn low_deadline_end(&self) -> u64 {
+        self.low_deadline_end
     }
 
     /// The pace of another count over this limit's window.

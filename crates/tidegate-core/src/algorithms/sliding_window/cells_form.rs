@@ -1,7 +1,6 @@
 //! The forms with cells: the numbers of each cell, and how many of its units have expired.
 
 use super::form::{STEP_BITS, STEPS};
-use super::packed_cells::{INDEX_BITS, Tail, index_shift, packed_form_and_pace, span_shift};
 use super::{WORDS, WindowForm};
 use crate::algorithms::{AlgorithmState, rarely};
 use crate::limit::{Grid, WindowPosition};
@@ -35,15 +34,18 @@ pub(super) struct Cells<W = [u64; WORDS]> {
     /// Units of all cells, expired ones included.
     pub(super) total: u64,
     /// Units of the oldest cell that had expired when the cells were last advanced.
-    expired: u64,
+    pub(super) expired: u64,
     /// The index of the oldest cell that holds units.
     pub(super) oldest: u64,
     /// The index of the newest cell that holds units.
     pub(super) newest: u64,
-    /// The newest cell. It is the one that is charged, so it is kept unpacked.
-    last: Cell,
-    /// The cells between the oldest and the newest, youngest first, packed without gaps, and the
-    /// oldest cell at a fixed position. All other bits are undefined.
+    /// The oldest cell, unless it is also the newest. Every decision reads the oldest and the
+    /// newest cell, so they are kept unpacked.
+    pub(super) first: Cell,
+    /// The newest cell. It is the one that is charged.
+    pub(super) last: Cell,
+    /// The cells between the oldest and the newest, youngest first, packed without gaps. All other
+    /// bits are undefined.
     pub(super) words: W,
 }
 
@@ -127,6 +129,7 @@ impl Grid {
     }
 
     /// The time at which `units` units of a cell, at least one, are certainly a window old.
+    #[inline(always)]
     fn release_us(&self, index: u64, cell: Cell, units: u64) -> u64 {
         let whole_us = self.whole_us(index, cell);
         let reached = units + cell.lag;
@@ -172,8 +175,8 @@ impl Cells {
             return Some(Packed::default());
         }
         let deadline = Packed::deadline_at(self.expires_at(limit))?;
-        let head = self.pack_head();
-        Some(Packed::new(deadline, head, self.words))
+        self.pack_words();
+        Some(Packed::new(deadline, self.packed_head(), self.words))
     }
 
     /// The time at which the oldest `units` of those that count are released. Only the oldest cell
@@ -197,38 +200,8 @@ impl<W: CellWords> Cells<W> {
     /// Creates cells without units. The words may have any value.
     #[inline(always)]
     pub(super) fn empty(form: WindowForm, pace: u64, words: W) -> Self {
-        let last = Cell::default();
-        Self { form, pace, total: 0, expired: 0, oldest: 0, newest: 0, last, words }
-    }
-
-    /// Restores cells that were packed in this form, from their words and the index of the newest
-    /// cell.
-    #[inline(always)]
-    pub(super) fn unpack(form: WindowForm, head: u64, newest: u64, words: W) -> Self {
-        let oldest = newest - (head >> span_shift(form) & form.cells());
-        let Tail { total, pace, last } = Tail::read(form, head, &words);
-        let mut cells = Self { form, pace, total, expired: 0, oldest, newest, last, words };
-        if form == WindowForm::Cells3 {
-            cells.total = last.units;
-            if oldest < newest {
-                cells.total = cells.first().units + cells.units_since(oldest + 1);
-            }
-        }
-        cells
-    }
-
-    /// Returns the head of the packed state of cells that are not empty. Numbers that do not fit
-    /// the head are written into the bits of the words that the cells leave unused.
-    #[inline(always)]
-    pub(super) fn pack_head(&mut self) -> u64 {
-        let Self { form, total, pace, last, .. } = *self;
-        if self.oldest == self.newest {
-            self.set_first(last);
-        }
-        Tail { total, pace, last }.write(form, &mut self.words);
-        let span = (self.newest - self.oldest) << span_shift(form);
-        let newest = (self.newest & ((1 << INDEX_BITS) - 1)) << index_shift(form);
-        packed_form_and_pace(form, pace) | span | newest
+        let (first, last) = (Cell::default(), Cell::default());
+        Self { form, pace, total: 0, expired: 0, oldest: 0, newest: 0, first, last, words }
     }
 
     #[inline(always)]
@@ -244,10 +217,10 @@ impl<W: CellWords> Cells<W> {
     /// memory, and one whose address is not is kept in registers.
     #[inline(always)]
     fn copied(&self) -> Cells {
-        let Self { form, pace, total, expired, oldest, newest, last, .. } = *self;
+        let Self { form, pace, total, expired, oldest, newest, first, last, .. } = *self;
         let word = |number: usize| self.words.get(number);
         let words = [word(0), word(1), word(2), word(3), word(4), word(5)];
-        Cells { form, pace, total, expired, oldest, newest, last, words }
+        Cells { form, pace, total, expired, oldest, newest, first, last, words }
     }
 
     /// The cells that hold units with their indexes, oldest first.
@@ -271,7 +244,7 @@ impl<W: CellWords> Cells<W> {
         if index == self.newest {
             self.last
         } else if index == self.oldest {
-            self.first()
+            self.first
         } else {
             self.between(index)
         }
@@ -308,7 +281,7 @@ impl<W: CellWords> Cells<W> {
             return;
         }
         if index == self.oldest {
-            self.set_first(cell);
+            self.first = cell;
             return;
         }
         let (word, shift) = self.position(index);
@@ -349,9 +322,9 @@ impl<W: CellWords> Cells<W> {
     #[expect(clippy::cast_possible_truncation, reason = "bits are written word by word")]
     fn push_last(&mut self, count: u64) {
         debug_assert!(count <= self.form.cells());
-        // The shift overwrites the oldest cell.
-        let is_only = self.oldest == self.newest;
-        let first = if is_only { self.last } else { self.first() };
+        if self.oldest == self.newest {
+            self.first = self.last;
+        }
         // Zeros, the newest cell in the highest bits, and the words.
         let bits = self.form.pack_cell(self.last) << (u128::BITS - self.form.cell_bits());
         let mut padded = [0; 2 * WORDS];
@@ -368,7 +341,6 @@ impl<W: CellWords> Cells<W> {
             let below = from[number] >> 1 >> (u64::BITS - 1 - shift);
             self.words.set(number, from[number + 1] << shift | below);
         }
-        self.set_first(first);
     }
 
     /// Makes the cell before the newest the newest.
@@ -378,14 +350,12 @@ impl<W: CellWords> Cells<W> {
         if self.oldest == self.newest {
             return;
         }
-        let first = self.first();
         let (skipped, shift) = self.cell_words();
         for number in 0..WORDS {
             let word = |number: usize| if number < WORDS { self.words.get(number) } else { 0 };
             let above = word(number + skipped + 1) << (u64::BITS - shift);
             self.words.set(number, word(number + skipped) >> shift | above);
         }
-        self.set_first(first);
     }
 
     /// The length of a cell as a number of whole words and of further bits, which is not 0.
@@ -418,11 +388,11 @@ impl<W: CellWords> Cells<W> {
         self.expired = grid.partly_expired(cell, age_us);
     }
 
-    /// The oldest cell. Cells that are decided in place have it in the words even if it is the only
-    /// one.
+    /// The oldest cell. Until they are charged, cells that are decided in place have it even if it
+    /// is the only one.
     #[inline(always)]
     fn oldest_cell(&self) -> Cell {
-        if W::IN_PLACE { self.first() } else { self.get(self.oldest) }
+        if W::IN_PLACE { self.first } else { self.get(self.oldest) }
     }
 
     /// Removes the cells that have expired, of which the oldest cell is one.
@@ -447,12 +417,11 @@ impl<W: CellWords> Cells<W> {
             self.oldest += 1;
             self.total -= cell.units;
             if self.oldest <= self.newest {
-                let next =
-                    if self.oldest < self.newest { self.between(self.oldest) } else { self.last };
-                self.set_first(next);
+                let is_between = self.oldest < self.newest;
+                self.first = if is_between { self.between(self.oldest) } else { self.last };
             }
         } else {
-            self.set_first(cell);
+            self.first = cell;
         }
     }
 
@@ -462,7 +431,7 @@ impl<W: CellWords> Cells<W> {
     /// the cells would have an unpredictable number of iterations.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "there are at most 14 cells")]
-    fn units_since(&self, oldest: u64) -> u64 {
+    pub(super) fn units_since(&self, oldest: u64) -> u64 {
         let masks = self.form.cell_masks(self.newest - oldest);
         let word = |number: usize| self.words.get(number) & masks[number];
         let words = [word(0), word(1), word(2), word(3), word(4), word(5)];
@@ -528,6 +497,16 @@ impl<W: CellWords> Cells<W> {
 }
 
 impl<W: CellWords> Cells<W> {
+    /// Whether the newest of several cells is the current one, and the oldest has not expired. A
+    /// decision then neither begins nor removes a cell.
+    #[inline(always)]
+    pub(super) fn is_steady(&self, limit: &Limit, now: &WindowPosition) -> bool {
+        let grid = grid!(self, limit);
+        let age_us = grid.age_us(now.index - self.oldest, now.elapsed_us);
+        let is_current = self.newest == now.index && self.oldest < now.index;
+        is_current && !self.is_empty() && !grid.is_expired(self.oldest_cell(), age_us)
+    }
+
     /// The index of the current cell, and the time since it began.
     #[inline(always)]
     fn split(&self, limit: &Limit, now: &WindowPosition) -> (u64, u64) {

@@ -8,16 +8,17 @@
 //! The forms differ in the number of bits, and in which words the last numbers fit. The oldest and
 //! the newest cell have fixed positions, because every decision reads them.
 
-use super::cells_form::{Cell, Cells};
+use super::cells_form::{Cell, CellWords, Cells};
 use super::form::STEP_BITS;
 use super::{WORDS, WindowForm};
-use crate::PackedWords;
+use crate::limit::WindowPosition;
 use crate::packed::with_low_bits;
+use crate::{Packed, PackedWords, ResetAfter};
 
 /// The number of bits of the index of the newest cell in a packed state. A cell is at least 67 us
 /// long, so fewer than 2^13 cells begin within a deadline step, and the low bits identify one of
 /// them.
-pub(super) const INDEX_BITS: u32 = 14;
+const INDEX_BITS: u32 = 14;
 
 impl WindowForm {
     /// The bits of the words that belong to the youngest `count` cells between the oldest and the
@@ -65,7 +66,7 @@ const fn cell_masks(form: WindowForm) -> [[u64; WORDS]; MOST_BETWEEN + 1] {
 /// The form and, if it is not in the words, the pace, as the low bits of the head of a packed
 /// state.
 #[inline(always)]
-pub(super) const fn packed_form_and_pace(form: WindowForm, pace: u64) -> u64 {
+const fn packed_form_and_pace(form: WindowForm, pace: u64) -> u64 {
     match form {
         WindowForm::Cells3 => form as u64,
         _ => form as u64 | pace << PACE_SHIFT,
@@ -105,7 +106,7 @@ const PACE_SHIFT: u32 = 2;
 
 /// The first bit of the number of cells from the oldest to the newest in the head of a packed
 /// state.
-pub(super) const fn span_shift(form: WindowForm) -> u32 {
+const fn span_shift(form: WindowForm) -> u32 {
     match form {
         WindowForm::Cells3 => PACE_SHIFT,
         _ => PACE_SHIFT + form.unit_bits(),
@@ -113,16 +114,19 @@ pub(super) const fn span_shift(form: WindowForm) -> u32 {
 }
 
 /// The first bit of the index of the newest cell in the head of a packed state.
-pub(super) const fn index_shift(form: WindowForm) -> u32 {
+const fn index_shift(form: WindowForm) -> u32 {
     span_shift(form) + form.cells().count_ones()
 }
 
-/// The numbers that a packed state keeps in the bits that the other cells leave unused: the newest
-/// cell and, where they fit, the total and the pace. The other forms keep the pace in the head.
-pub(super) struct Tail {
-    pub(super) total: u64,
-    pub(super) pace: u64,
-    pub(super) last: Cell,
+/// The numbers that a packed state keeps in the bits that the other cells leave unused: the oldest
+/// and the newest cell and, where they fit, the total and the pace. The other forms keep the pace
+/// in the head.
+struct Tail {
+    total: u64,
+    pace: u64,
+    /// The oldest cell. If it is also the newest, both are equal.
+    first: Cell,
+    last: Cell,
 }
 
 /// The first bits of the numbers in the last word of the form with 15 cells. The first two bits of
@@ -188,74 +192,53 @@ const fn bits(word: u64, shift: u32, count: u32) -> u64 {
 const END: usize = WORDS - 1;
 const BEFORE: usize = WORDS - 2;
 
-impl<W: PackedWords> Cells<W> {
-    /// The oldest cell, unless it is also the newest.
+impl<W: CellWords> Cells<W> {
+    /// Restores cells that were packed in this form, from their words and the index of the newest
+    /// cell.
     #[inline(always)]
-    pub(super) fn first(&self) -> Cell {
-        let (unit_bits, lag_bits) = (self.form.unit_bits(), self.form.lag_bits());
-        let end = self.words.get(END);
-        match self.form {
-            WindowForm::Times => Cell::default(),
-            WindowForm::Cells15 => {
-                use bits15::*;
-                Cell {
-                    units: bits(end, FIRST_UNITS, unit_bits),
-                    lag: bits(end, FIRST_LAG, lag_bits),
-                    steps: bits(end, FIRST_STEPS, STEP_BITS),
-                }
-            }
-            WindowForm::Cells7 => {
-                use bits7::*;
-                let before = self.words.get(BEFORE);
-                Cell {
-                    units: bits(before, FIRST_UNITS, unit_bits),
-                    lag: bits(before, FIRST_LAG, lag_bits),
-                    steps: bits(before, FIRST_STEPS, STEP_BITS),
-                }
-            }
-            WindowForm::Cells3 => {
-                use bits3::*;
-                let lag_high = bits(self.words.get(2), FIRST_LAG_HIGH, FIRST_LAG_HIGH_BITS);
-                Cell {
-                    units: bits(self.words.get(3), 0, unit_bits),
-                    lag: end >> FIRST_LAG | lag_high << FIRST_LAG_LOW_BITS,
-                    steps: bits(self.words.get(BEFORE), FIRST_STEPS, STEP_BITS),
-                }
+    pub(super) fn unpack(form: WindowForm, head: u64, newest: u64, words: W) -> Self {
+        let oldest = newest - (head >> span_shift(form) & form.cells());
+        let Tail { total, pace, first, last } = Tail::read(form, head, &words);
+        let mut cells = Self { form, pace, total, expired: 0, oldest, newest, first, last, words };
+        if form == WindowForm::Cells3 {
+            cells.total = last.units;
+            if oldest < newest {
+                cells.total = first.units + cells.units_since(oldest + 1);
             }
         }
+        cells
     }
 
+    /// Writes the numbers that do not fit the head of a packed state into the bits of the words
+    /// that the cells between the oldest and the newest leave unused. The cells are not empty.
     #[inline(always)]
-    pub(super) fn set_first(&mut self, cell: Cell) {
-        let words = &mut self.words;
-        // Replaces all bits of a word from `shift` on, up to `end`.
-        let mut put = |word: usize, shift: u32, end: u32, bits: u64| {
-            let mask = (u64::MAX >> (u64::BITS - end)) & (u64::MAX << shift);
-            words.set(word, words.get(word) & !mask | bits << shift);
-        };
-        match self.form {
-            WindowForm::Times => {}
-            WindowForm::Cells15 => {
-                use bits15::*;
-                let rest = cell.lag << (FIRST_LAG - FIRST_UNITS);
-                let steps = cell.steps << (FIRST_STEPS - FIRST_UNITS);
-                put(END, FIRST_UNITS, TOTAL, cell.units | rest | steps);
-            }
-            WindowForm::Cells7 => {
-                use bits7::*;
-                let rest = cell.lag << (FIRST_LAG - FIRST_UNITS);
-                let steps = cell.steps << (FIRST_STEPS - FIRST_UNITS);
-                put(BEFORE, FIRST_UNITS, FIRST_STEPS + STEP_BITS, cell.units | rest | steps);
-            }
-            WindowForm::Cells3 => {
-                use bits3::*;
-                let lag_high = cell.lag >> FIRST_LAG_LOW_BITS;
-                put(2, FIRST_LAG_HIGH, FIRST_LAG_HIGH + FIRST_LAG_HIGH_BITS, lag_high);
-                put(3, 0, PACE, cell.units);
-                put(BEFORE, FIRST_STEPS, STEPS, cell.steps);
-                put(END, FIRST_LAG, u64::BITS, cell.lag & ((1 << FIRST_LAG_LOW_BITS) - 1));
-            }
-        }
+    pub(super) fn pack_words(&mut self) {
+        let Self { form, total, pace, last, .. } = *self;
+        let first = if self.oldest == self.newest { last } else { self.first };
+        Tail { total, pace, first, last }.write(form, &mut self.words);
+    }
+
+    /// Returns the head of the packed state of cells that are not empty.
+    #[inline(always)]
+    pub(super) fn packed_head(&self) -> u64 {
+        let span = (self.newest - self.oldest) << span_shift(self.form);
+        let newest = (self.newest & ((1 << INDEX_BITS) - 1)) << index_shift(self.form);
+        packed_form_and_pace(self.form, self.pace) | span | newest
+    }
+
+    /// Packs cells that are not empty and that expire after `reset_after`. Returns the body of the
+    /// packed state, whose body was `before`. If the cells were steady, its head is the same.
+    #[inline(always)]
+    pub(super) fn pack_in_place<const STEADY: bool>(
+        &mut self,
+        now: &WindowPosition,
+        reset_after: ResetAfter,
+        before: u64,
+    ) -> u64 {
+        self.pack_words();
+        let head = if STEADY { before & Packed::HEAD_MASK } else { self.packed_head() };
+        let expires_us = now.at.as_micros() + reset_after.as_micros();
+        Packed::body(Packed::deadline_from_us(expires_us), head)
     }
 }
 
@@ -266,53 +249,79 @@ impl Tail {
         let end = words.get(END);
         let pace = head >> PACE_SHIFT & form.most_units();
         match form {
-            WindowForm::Times => Tail { total: 0, pace: 0, last: Cell::default() },
+            WindowForm::Times => {
+                let (first, last) = (Cell::default(), Cell::default());
+                Tail { total: 0, pace: 0, first, last }
+            }
             WindowForm::Cells15 => {
                 use bits15::*;
+                let first = Cell {
+                    units: bits(end, FIRST_UNITS, unit_bits),
+                    lag: bits(end, FIRST_LAG, lag_bits),
+                    steps: bits(end, FIRST_STEPS, STEP_BITS),
+                };
                 let (units, lag) = (bits(end, UNITS, unit_bits), bits(end, LAG, lag_bits));
                 let last = Cell { units, lag, steps: end >> STEPS };
-                Tail { total: bits(end, TOTAL, UNITS - TOTAL), pace, last }
+                Tail { total: bits(end, TOTAL, UNITS - TOTAL), pace, first, last }
             }
             WindowForm::Cells7 => {
                 use bits7::*;
+                let before = words.get(BEFORE);
+                let first = Cell {
+                    units: bits(before, FIRST_UNITS, unit_bits),
+                    lag: bits(before, FIRST_LAG, lag_bits),
+                    steps: bits(before, FIRST_STEPS, STEP_BITS),
+                };
                 let (units, lag) = (bits(end, 0, unit_bits), bits(end, LAG, lag_bits));
-                let last = Cell { units, lag, steps: words.get(BEFORE) >> STEPS };
-                Tail { total: end >> TOTAL, pace, last }
+                let last = Cell { units, lag, steps: before >> STEPS };
+                Tail { total: end >> TOTAL, pace, first, last }
             }
             WindowForm::Cells3 => {
                 use bits3::*;
-                let before = words.get(BEFORE);
+                let (before, pace_low) = (words.get(BEFORE), words.get(3) >> PACE);
+                let lag_high = bits(words.get(2), FIRST_LAG_HIGH, FIRST_LAG_HIGH_BITS);
+                let first = Cell {
+                    units: bits(words.get(3), 0, unit_bits),
+                    lag: end >> FIRST_LAG | lag_high << FIRST_LAG_LOW_BITS,
+                    steps: bits(before, FIRST_STEPS, STEP_BITS),
+                };
                 let (units, lag) = (bits(before, 0, unit_bits), bits(end, 0, lag_bits));
                 let last = Cell { units, lag, steps: before >> STEPS };
                 let pace_high = bits(before, PACE, PACE_HIGH_BITS) << PACE_LOW_BITS;
-                Tail { total: 0, pace: words.get(3) >> PACE | pace_high, last }
+                Tail { total: 0, pace: pace_low | pace_high, first, last }
             }
         }
     }
 
     #[inline(always)]
     pub(super) fn write(self, form: WindowForm, words: &mut impl PackedWords) {
-        let Tail { total, pace, last: Cell { units, lag, steps } } = self;
-        let end = words.get(END);
+        let Tail { total, pace, first, last: Cell { units, lag, steps } } = self;
         match form {
             WindowForm::Times => {}
             WindowForm::Cells15 => {
                 use bits15::*;
+                let between = bits(words.get(END), 0, FIRST_UNITS);
+                let oldest = first.units << FIRST_UNITS | first.lag << FIRST_LAG;
                 let newest = units << UNITS | lag << LAG | steps << STEPS;
-                words.set(END, bits(end, 0, TOTAL) | total << TOTAL | newest);
+                let oldest = oldest | first.steps << FIRST_STEPS;
+                words.set(END, between | oldest | total << TOTAL | newest);
             }
             WindowForm::Cells7 => {
                 use bits7::*;
-                words.set(BEFORE, bits(words.get(BEFORE), 0, STEPS) | steps << STEPS);
+                let between = bits(words.get(BEFORE), 0, FIRST_UNITS);
+                let oldest = first.units << FIRST_UNITS | first.lag << FIRST_LAG;
+                let oldest = oldest | first.steps << FIRST_STEPS;
+                words.set(BEFORE, between | oldest | steps << STEPS);
                 words.set(END, total << TOTAL | lag << LAG | units);
             }
             WindowForm::Cells3 => {
                 use bits3::*;
-                words.set(3, bits(words.get(3), 0, PACE) | pace << PACE);
-                let first_steps = bits(words.get(BEFORE), FIRST_STEPS, STEP_BITS) << FIRST_STEPS;
-                let newest = units | steps << STEPS;
-                words.set(BEFORE, newest | first_steps | pace >> PACE_LOW_BITS << PACE);
-                words.set(END, end >> FIRST_LAG << FIRST_LAG | lag);
+                let between = bits(words.get(2), 0, FIRST_LAG_HIGH);
+                words.set(2, between | first.lag >> FIRST_LAG_LOW_BITS << FIRST_LAG_HIGH);
+                words.set(3, first.units | pace << PACE);
+                let steps = first.steps << FIRST_STEPS | steps << STEPS;
+                words.set(BEFORE, units | pace >> PACE_LOW_BITS << PACE | steps);
+                words.set(END, first.lag << FIRST_LAG | lag);
             }
         }
     }
