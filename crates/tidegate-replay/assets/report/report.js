@@ -143,6 +143,7 @@
   }
 
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const MOST_THICKER = 6;  // pixels by which the lowest line is thicker than the highest one
   const NAMES = ["--one", "--three", "--four", "--five", "--six", "--two"];
   let plots = [];
 
@@ -162,7 +163,7 @@
   }
 
   /** Draws lines `{label, values, color, dash}`. Each line is thinner than those below it, so that
-   * lines of equal values can all be seen. */
+   * lines of equal values can be seen; many lines differ less, so that none is thick. */
   function plot(id, about, times, widthS, lines, format) {
     const at = byId(id);
     const area = document.createElement("div");
@@ -172,8 +173,9 @@
     at.replaceChildren(area, legend);
     const colors = lines.map((line, index) => color(line.color ?? NAMES[index % NAMES.length]));
     const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+    const thicker = Math.min(2, MOST_THICKER / Math.max(1, lines.length - 1));
     const series = lines.map((line, index) => ({
-      stroke: colors[index], dash: line.dash, width: 1.5 + 2 * (lines.length - 1 - index),
+      stroke: colors[index], dash: line.dash, width: 1.5 + thicker * (lines.length - 1 - index),
       paths: uPlot.paths.stepped({ align: 1, extend: true }), points: { show: false },
     }));
     const values = [...legend.children];

@@ -111,6 +111,32 @@ test("lines of equal values are all visible", async () => {
   await page.done();
 });
 
+// Regression: the first of seven lines was 13.5 pixels thick.
+test("many lines of equal values are not thick", async () => {
+  // All limits are at 100 percent from the sixth second on.
+  const lines = Array.from({ length: 60 }, (_, second) => Array.from({ length: 10 }, () => [second, "a"])).flat();
+  const limits = [1, 2, 3, 4, 5, 6].flatMap((seconds) => ["--limit", `${5 * seconds} per ${seconds}s sliding-log`]);
+  const page = await open(browser, report("thick", lines, limits));
+  assert.equal(await page.locator("#plot-most .legend li").count(), 7);
+  const thickness = await page.locator("#plot-most canvas").evaluate((canvas) => {
+    const { width, height } = canvas;
+    const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+    // The most rows that are drawn one below the other in a column. The background is transparent.
+    const tallest = (column) => {
+      let [most, run] = [0, 0];
+      for (let line = 0; line < height; line += 1) {
+        run = data[(line * width + column) * 4 + 3] ? run + 1 : 0;
+        most = Math.max(most, run);
+      }
+      return most;
+    };
+    // The median ignores the lines of the grid and the labels.
+    return Array.from({ length: width }, (_, column) => tallest(column)).sort((one, other) => one - other)[Math.floor(width / 2)];
+  });
+  assert.ok(thickness >= 7 && thickness <= 9, `${thickness}`);
+  await page.done();
+});
+
 test("wrong decisions have one meaning, and unlisted keys are not called none", async () => {
   // 10 at the end of a window and 10 after it: fixed-window admits 10 too many, the log would not.
   const lines = Array.from({ length: 20 }, (_, index) => [index < 10 ? 9.5 : 10.5, "busy"]).concat([[10.6, "busy"]]);
