@@ -193,6 +193,7 @@ impl Run {
     /// Ends the counts of all keys. Call it after the last block.
     pub fn finish(&mut self) {
         let OutcomeCounter { limit_set, tally: Tally { timeline, .. }, .. } = &mut self.counts;
+        timeline.finish();
         match limit_set {
             LimitSet::Limits(ground_truths) => {
                 for (limit, ground_truth) in ground_truths.iter_mut().enumerate() {

@@ -9,8 +9,11 @@ use crate::ground_truth::HeldCount;
 /// The largest number of bins: about as many as a plot can show as separate pixels.
 pub const MAX_BINS: usize = 480;
 
-/// The width of bins at first.
-const FIRST_WIDTH_US: u64 = 1_000;
+const SECOND_US: u64 = 1_000_000;
+
+/// The width of bins at first. Doubled six times it is a second, so that wider bins contain equally
+/// many whole seconds.
+const FIRST_WIDTH_US: u64 = SECOND_US / 64;
 
 /// The counts of one bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub struct Bin {
 #[derive(Clone, Debug)]
 pub struct Timeline {
     width_us: u64,
+    /// Whether some time is not a whole second.
+    has_fractions: bool,
     /// The start of the first bin, as a multiple of the width.
     first: u64,
     bins: Vec<Bin>,
@@ -37,7 +42,14 @@ pub struct Timeline {
 impl Timeline {
     /// Creates a timeline with the largest counts of `limits` limits.
     pub fn new(limits: usize) -> Self {
-        Timeline { width_us: FIRST_WIDTH_US, first: 0, bins: Vec::new(), most: Vec::new(), limits }
+        Timeline {
+            width_us: FIRST_WIDTH_US,
+            has_fractions: false,
+            first: 0,
+            bins: Vec::new(),
+            most: Vec::new(),
+            limits,
+        }
     }
 
     /// Returns the start of the first bin.
@@ -61,6 +73,7 @@ impl Timeline {
     /// Returns the index of the bin of a time.
     #[inline]
     pub fn bin_index(&mut self, time_us: u64) -> usize {
+        self.has_fractions |= !time_us.is_multiple_of(SECOND_US);
         let at = (time_us / self.width_us).wrapping_sub(self.first);
         match usize::try_from(at) {
             Ok(at) if at < self.bins.len() => at,
@@ -89,6 +102,14 @@ impl Timeline {
                 usize::try_from(index).unwrap_or(usize::MAX).min(self.bins.len() - 1)
             });
             (first..=last).for_each(|index| self.record_max(index, limit, count));
+        }
+    }
+
+    /// Widens bins to at least a second if all times are whole seconds: narrower bins would
+    /// alternate between the count of a second and zero. Call it after the last event.
+    pub fn finish(&mut self) {
+        while !self.has_fractions && self.width_us < SECOND_US {
+            self.double();
         }
     }
 
@@ -198,11 +219,13 @@ mod tests {
 
     #[test]
     fn bins_have_counts_between_requests() {
-        let mut timeline = counted([0, 5_500].into_iter());
-        let held = HeldCount { from_us: 1_200, to_us: 3_999, count: 7_000 };
+        let width_us = FIRST_WIDTH_US;
+        let last_us = 5 * width_us + 1;
+        let mut timeline = counted([0, last_us].into_iter());
+        let held = HeldCount { from_us: width_us + 1, to_us: 4 * width_us - 1, count: 7 };
         timeline.record_held(1, [held]);
-        assert_eq!(timeline.most(1).collect::<Vec<_>>(), [0, 7_000, 7_000, 7_000, 0, 5_500]);
-        assert_eq!(timeline.end_us(), 5_999);
+        assert_eq!(timeline.most(1).collect::<Vec<_>>(), [0, 7, 7, 7, 0, last_us]);
+        assert_eq!(timeline.end_us(), 6 * width_us - 1);
     }
 
     #[test]

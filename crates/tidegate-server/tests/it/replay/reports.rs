@@ -120,6 +120,30 @@ fn html_report_compares_with_exact_log() {
     assert_eq!(json["algorithms"][0]["differ_by"], serde_json::json!({"admitted": 0, "denied": 2}));
 }
 
+/// Regression: steps of 512 ms alternated between the requests of a second and none, so a short log
+/// was drawn as a solid block. Steps of 1,024 ms had twice as many requests every 42 seconds.
+#[test]
+fn steps_contain_whole_seconds_of_coarse_times() {
+    for (seconds, width_us) in
+        [(1, 1_000_000), (240, 1_000_000), (480, 1_000_000), (960, 2_000_000)]
+    {
+        let trace: String = (0..seconds).map(|n| format!("{n}000000,a\n").repeat(3)).collect();
+        let args = ["--limit", "2 per 1s sliding-log", "--json", "--timeline"];
+        let json = replay(&trace, &args).succeeded().json();
+        let timeline = &json["algorithms"][0]["timeline"];
+        assert_eq!(timeline["width_us"], width_us, "{seconds} s");
+        let in_step = width_us / 1_000_000;
+        let steps = seconds / in_step;
+        for (series, count) in [("admitted", 2), ("denied", 1)] {
+            let counts = vec![count * in_step; usize::try_from(steps).expect("few")];
+            assert_eq!(timeline[series], serde_json::json!(counts), "{seconds} s");
+        }
+    }
+    // A time with a fraction needs narrower steps.
+    let json = replay("0,a\n500000,a\n", &["--limit", "2 per 1s", "--json", "--timeline"]);
+    assert_eq!(json.succeeded().json()["algorithms"][0]["timeline"]["width_us"], 15_625);
+}
+
 #[test]
 fn rejects_unwritable_html_report() {
     let files = Files::new("page-bad");
