@@ -109,6 +109,19 @@ test("numbers that are not of requests say what they count", async () => {
   }
 });
 
+test("one connection is not called connections", async () => {
+  const page = await dashboard();
+  for (const [connections, shown] of [[1, ", 1 connection"], [2, ", 2 connections"]]) {
+    await page.route("**/admin/v1/stats", async (route) => {
+      const json = await (await route.fetch()).json();
+      await route.fulfill({ json: { ...json, resident_bytes: null, fronts: [{ front: "http", connections, answers: 0 }] } });
+    });
+    await shows(page, "#facts", new RegExp(`${shown}$`));
+  }
+  await page.unrouteAll({ behavior: "wait" });
+  await page.done();
+});
+
 test("one policy can be watched alone", async () => {
   const page = await dashboard();
   await positive(page, "#tile-allowed");

@@ -5,7 +5,7 @@
 import { Unauthorized, Unreachable, request, requestJson, forgetToken, hasToken, keepToken, readEvents } from "./api.js";
 import { Chart } from "./charts.js";
 import { Intervals, LONG_SECONDS, quantile, rateOf, total } from "./intervals.js";
-import { ago, bar, cell, clock, element, labelled, listed, pairs, rate, row, seconds, short, wait, whole } from "./format.js";
+import { ago, bar, cell, clock, counted, element, labelled, listed, pairs, rate, row, seconds, short, wait, whole } from "./format.js";
 
 const POLL_MS = 1000;      // interval of polling counts
 const TOP_EVERY = 3;       // rankings and nodes are polled with every third of them
@@ -143,7 +143,7 @@ function showServer(now) {
   const connections = now.fronts.reduce((all, front) => all + front.connections, 0);
   const memory = now.resident_bytes ? `, ${Math.round(now.resident_bytes / 1048576)} MiB` : "";
   $("facts").textContent =
-    `${now.version}, up ${ago(now.uptime_seconds)}, ${connections} connections${memory}`;
+    `${now.version}, up ${ago(now.uptime_seconds)}, ${counted(connections, "connection")}${memory}`;
 }
 
 /** Sets the badge. */
@@ -191,7 +191,7 @@ function sharedStoreRows({ store: { shared } }) {
     ["round trip", trips > 0 ? `${seconds(took / trips)}, mean` : "–"],
     ["connections", String(shared.connections)],
     ["failed", failures.length ? failures.map(([kind, count]) => `${short(count)} ${kind}`).join(", ") : "none", failures.length > 0],
-    ["given up", `${short(shared.breaker_openings)} times`, shared.breaker_openings > 0],
+    ["given up", counted(shared.breaker_openings, "time"), shared.breaker_openings > 0],
     ["denied from memory", short(shared.deny_cache_hits)],
   ];
 }
@@ -453,7 +453,7 @@ function showEvent(fields) {
   if (fields.id) lastEvent = fields.id;
   if (paused) return;
   const data = JSON.parse(fields.data);
-  if (fields.event === "missed") return addEvent(row(gap(`${data.missed} denials went by too fast to show`)));
+  if (fields.event === "missed") return addEvent(row(gap(`${counted(data.missed, "denial")} went by too fast to show`)));
   if (data.suppressed) addEvent(row(gap(`${short(data.suppressed)} more of ${data.policy} not shown`)));
   const time = clock(data.at_ms);
   const would = data.outcome === "would_deny" ? " (would deny)" : "";

@@ -11,6 +11,9 @@ export function short(n) {
 
 export const whole = (n) => n.toLocaleString("en");
 
+/** Returns `1 connection` or `2 connections`. */
+export const counted = (n, noun) => `${whole(n)} ${noun}${n === 1 ? "" : "s"}`;
+
 export function rate(n) {
   if (n === 0) return "0";
   return n < 10 ? n.toFixed(1) : short(Math.round(n));
