@@ -10,6 +10,9 @@ export class Unauthorized extends Error {}
 /** The server did not answer. */
 export class Unreachable extends Error {}
 
+/** The server answered with an error, such as that a policy does not exist. */
+export class Refused extends Error {}
+
 export const hasToken = () => sessionStorage.getItem(TOKEN) !== null;
 export const forgetToken = () => sessionStorage.removeItem(TOKEN);
 /** Removes other characters: a header and therefore a token contains only visible ASCII. */
@@ -23,18 +26,20 @@ export function request(path, options = {}) {
 }
 
 export async function requestJson(path, options) {
-  const { response, text } = await readAnswer(path, options);
+  const { response, body } = await readAnswer(path, options);
   if (response.status === 401) throw new Unauthorized();
-  const body = JSON.parse(text);
-  if (!response.ok) throw new Error(body.detail || `status ${response.status}`);
+  if (!response.ok) throw new Refused(body.detail || `status ${response.status}`);
   return body;
 }
 
-/** Reads a whole answer. Errors of the network and timeouts are `Unreachable`. */
+/**
+ * Reads a whole answer. Errors of the network, timeouts and answers that are not JSON, such as the
+ * error page of a proxy, are `Unreachable`.
+ */
 async function readAnswer(path, options) {
   try {
     const response = await request(path, { ...options, signal: AbortSignal.timeout(ANSWER_MS) });
-    return { response, text: await response.text() };
+    return { response, body: response.status === 401 ? null : await response.json() };
   } catch {
     throw new Unreachable("The server does not answer.");
   }

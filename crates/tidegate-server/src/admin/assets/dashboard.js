@@ -2,7 +2,7 @@
 // between two answers, and follows the stream of denials.
 "use strict";
 
-import { Unauthorized, Unreachable, request, requestJson, forgetToken, hasToken, keepToken, readEvents } from "./api.js";
+import { Refused, Unauthorized, Unreachable, request, requestJson, forgetToken, hasToken, keepToken, readEvents } from "./api.js";
 import { Chart } from "./charts.js";
 import { Intervals, LONG_SECONDS, quantile, rateOf, total } from "./intervals.js";
 import { ago, bar, cell, clock, counted, element, labelled, listed, pairs, rate, row, seconds, short, wait, whole } from "./format.js";
@@ -159,6 +159,12 @@ function showNoAnswer() {
   for (const value of document.querySelectorAll(".tile p")) put(value.id, "–");
 }
 
+/** Shows an error of the page, or one that the server answers with. */
+function showFault(error) {
+  console.error(error);
+  showState(`error: ${error.message}`, "alarm");
+}
+
 const DECISION_SOURCES = [
   ["exact", "by the store"], ["local", "here alone, the limit divided"],
   ["failed-open", "let through, the store failed"], ["failed-closed", "denied, the store failed"],
@@ -267,10 +273,10 @@ function showTop(top) {
   const covers = ago(Math.max(1, top.covers_seconds));
   const isSampled = top.sampled_one_in > 1;
   // The errors and bounds of a sampled list are about its samples, not about all requests.
-  $("top-note").textContent = isSampled
+  put("top-note", isSampled
     ? `Last ${covers}. Counts are estimated from one request in ${whole(top.sampled_one_in)}: they may be too high or too low, and keys with few requests may be missing.`
     : `Last ${covers}. The true count is between count − error and count; ` +
-      `keys not listed: at most ${whole(top.keys.unlisted_at_most)}, routes: at most ${whole(top.routes.unlisted_at_most)}.`;
+      `keys not listed: at most ${whole(top.keys.unlisted_at_most)}, routes: at most ${whole(top.routes.unlisted_at_most)}.`);
   const error = (entry) => (isSampled ? "–" : entry.error ? `−${short(entry.error)}` : "0");
   const counts = (entry) => [cell(short(entry.count), "num"), cell(error(entry), "num")];
   const keys = top.keys.entries.map((entry) => {
@@ -293,8 +299,20 @@ async function refreshTop() {
   const query = new URLSearchParams({ by: $("by").value, n: "10" });
   if ($("policy").value) query.set("policy", $("policy").value);
   const mine = loop;
-  const top = await requestJson(`admin/v1/top?${query}`);
-  if (mine === loop) showTop(top);
+  try {
+    const top = await requestJson(`admin/v1/top?${query}`);
+    if (mine === loop) showTop(top);
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    // The policy may have been removed since the last counts.
+    if (mine === loop) showNoTop(error.message);
+  }
+}
+
+function showNoTop(why) {
+  put("top-note", why, true);
+  fill("top-keys", [], 4, "Unknown.");
+  fill("top-routes", [], 4, "Unknown.");
 }
 
 // ---- one key
@@ -496,14 +514,14 @@ async function poll(mine) {
   showCounts(now);
   $("content").classList.remove("stale");
   last = now;
-  if (polls % TOP_EVERY === 0) {
+  polls += 1;
+  if (polls % TOP_EVERY === 1) {
     await refreshTop();
     const fleet = await requestJson("admin/v1/fleet");
     if (mine !== loop) return;
     showFleet(fleet);
   }
   if (lookup && !$("confirm").open) await refreshKey();
-  polls += 1;
 }
 
 async function run() {
@@ -515,8 +533,8 @@ async function run() {
     } catch (error) {
       if (mine !== loop) return;
       if (error instanceof Unauthorized) return showLogin();
-      if (!(error instanceof Unreachable)) console.error(error);
-      showNoAnswer();
+      if (error instanceof Unreachable) showNoAnswer();
+      else showFault(error);
     }
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
