@@ -11,6 +11,7 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use serde::Serialize;
 use tidegate::redis::RedisStats;
 use tidegate::unstable::gate::ActivePolicies;
+use tidegate::unstable::policy::Policy;
 use tidegate::unstable::stats::{
     CALLER, Decided, LATENCY_BOUNDS, Outcome, RankBy, RankedEntry, Ranking, RequestCounts,
     SeriesCounts, ShownText, Top, UnknownRanking,
@@ -68,6 +69,8 @@ struct SeriesView {
     policy: String,
     limit: String,
     mode: &'static str,
+    /// Whether a policy of the current config, or an override of it, has this limit in this mode.
+    in_force: bool,
     /// The numbers of the overrides that count in this series; empty if the policy itself does, or
     /// no override of the current config.
     overrides: Vec<usize>,
@@ -165,9 +168,10 @@ impl<'a> StatsView<'a> {
                 .map(|one| RequestsView::new(&one.policy, one.outcomes))
                 .collect(),
             series: {
-                let overrides = OverrideSeries::of(&state.gate.active_policies());
+                let active = state.gate.active_policies();
                 let series = state.stats().series();
-                series.iter().map(|one| SeriesView::new(one, &overrides)).collect()
+                let by_policy = series.chunk_by(|one, next| one.policy == next.policy);
+                by_policy.flat_map(|series| SeriesView::of_policy(series, &active)).collect()
             },
             latency: LatencyView {
                 bounds_seconds: LATENCY_BOUNDS.iter().map(|bound| bound.as_secs_f64()).collect(),
@@ -218,16 +222,26 @@ impl SharedView {
 }
 
 impl SeriesView {
-    fn new(series: &SeriesCounts, overrides: &OverrideSeries) -> Self {
+    /// Returns the series of one policy, which may no longer be in force.
+    fn of_policy(series: &[SeriesCounts], active: &ActivePolicies) -> Vec<Self> {
+        let policy = series.first().and_then(|one| active.policies().get(&one.policy));
+        let variants = VariantSeries::of(policy);
+        series.iter().map(|one| SeriesView::new(one, &variants)).collect()
+    }
+
+    fn new(series: &SeriesCounts, variants: &VariantSeries) -> Self {
         let denied: u64 = series.denied.iter().sum();
         let when = |outcome| if series.denied_outcome() == outcome { denied } else { 0 };
         let decided = Decided::ALL
             .map(|way| (way.name(), series.allowed[way as usize] + series.denied[way as usize]));
+        let numbers = variants.find(series);
         SeriesView {
             policy: series.policy.to_string(),
             limit: series.limit.to_string(),
             mode: series.mode.name(),
-            overrides: overrides.find(series),
+            in_force: !numbers.is_empty(),
+            // The first variant is the policy itself.
+            overrides: if numbers.contains(&0) { Vec::new() } else { numbers.to_vec() },
             allowed: series.allowed.iter().sum(),
             denied: when(Outcome::Denied),
             would_deny: when(Outcome::WouldDeny),
@@ -238,32 +252,25 @@ impl SeriesView {
     }
 }
 
-/// The overrides that count in each series. A series belongs to a policy, a limit and a mode.
-struct OverrideSeries(BTreeMap<(String, String, &'static str), Vec<usize>>);
+/// The variants of a policy that count in each of its series, by limit and mode.
+struct VariantSeries(BTreeMap<(String, &'static str), Vec<usize>>);
 
-impl OverrideSeries {
-    fn of(active: &ActivePolicies) -> Self {
+impl VariantSeries {
+    fn of(policy: Option<&Policy>) -> Self {
         let mut all: BTreeMap<_, Vec<usize>> = BTreeMap::new();
-        let policies = active.policies().iter().filter(|policy| policy.variants().len() > 1);
-        for policy in policies {
-            // The first variant is the policy itself.
-            for (number, variant) in policy.variants().iter().enumerate() {
-                for limit in variant.limits() {
-                    let series = (policy.name().into(), limit.to_string(), variant.mode().name());
-                    all.entry(series).or_default().push(number);
-                }
+        let variants = policy.into_iter().flat_map(Policy::variants).enumerate();
+        for (number, variant) in variants {
+            for limit in variant.limits() {
+                let series = (limit.to_string(), variant.mode().name());
+                all.entry(series).or_default().push(number);
             }
         }
-        all.retain(|_, numbers| !numbers.contains(&0));
-        OverrideSeries(all)
+        VariantSeries(all)
     }
 
-    fn find(&self, series: &SeriesCounts) -> Vec<usize> {
-        if self.0.is_empty() {
-            return Vec::new();
-        }
-        let series = (series.policy.to_string(), series.limit.to_string(), series.mode.name());
-        self.0.get(&series).cloned().unwrap_or_default()
+    fn find(&self, series: &SeriesCounts) -> &[usize] {
+        let series = (series.limit.to_string(), series.mode.name());
+        self.0.get(&series).map_or(&[], Vec::as_slice)
     }
 }
 

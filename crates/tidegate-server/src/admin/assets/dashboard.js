@@ -234,14 +234,20 @@ function ofOverrides(numbers) {
   return ` (${numbers.length > 1 ? "overrides" : "override"} ${listed(numbers, OVERRIDES_LISTED)})`;
 }
 
+/** Returns the name of the policy of a series, marked if the current config has no such limit. */
+function seriesName({ policy, in_force: inForce, overrides }) {
+  const isGone = isPolicy(policy) && !inForce;
+  return policy + (isGone ? " (no longer in force)" : ofOverrides(overrides));
+}
+
 function showPolicies(now, changes) {
-  const names = [...new Set(now.series.map((one) => one.policy))].filter(isPolicy);
+  const names = [...new Set(now.series.filter((one) => one.in_force).map((one) => one.policy))];
   options("policy", names, [""]);
   options("chart-policy", now.requests.map((one) => one.policy).filter(isPolicy), [""]);
   options("lookup-policy", names, []);
-  const shown = now.series.filter((one) => isPolicy(one.policy) || total(one) > 0);
+  const shown = now.series.filter((one) => one.in_force || total(one) > 0);
   const rows = shown.map((one) => row(
-    cell(one.policy + ofOverrides(one.overrides), "name"), cell(one.limit, "nowrap"), cell(one.mode),
+    cell(seriesName(one), "name"), cell(one.limit, "nowrap"), cell(one.mode),
     cell(rate(changes.per(one, total)), "num"), cell(short(one.allowed), "num"),
     cell(short(one.denied), "num"), cell(short(one.would_deny), "num"),
     cell(short(one.near), "num"), cell(short(one.inexact), "num"),

@@ -265,6 +265,55 @@ fn statistics_name_the_overrides_that_count_in_a_series() {
     }
 }
 
+/// Regression: a limit that had been changed, and a policy that had been removed, looked the same as
+/// those in force.
+#[test]
+fn statistics_say_which_series_are_in_force() {
+    let config = |name: &str, limit: &str, mode: &str| {
+        let when = r#"when: { "header:x-org": acme }, limits: [9 per 1h]"#;
+        format!(
+            "policies: [{{ name: {name}, key: all, limits: [{limit}], mode: {mode}, \
+             overrides: [{{ {when} }}] }}]"
+        )
+    };
+    let server = Server::start("in-force", &config("api", "2 per 1m", "enforce"));
+    let series = || {
+        let stats = server.get("/admin/v1/stats").json();
+        let all = stats["series"].as_array().expect("series").iter();
+        let policies = all.filter(|one| one["policy"] != "(caller)");
+        let rows = policies.map(|one| {
+            json!([one["policy"], one["limit"], one["mode"], one["in_force"], one["overrides"]])
+        });
+        json!(rows.collect::<Vec<_>>())
+    };
+    let row = |policy: &str, limit: &str, mode: &str, in_force: bool, overrides: &[usize]| {
+        json!([policy, format!("{limit} sliding-window"), mode, in_force, overrides])
+    };
+    let first = [
+        row("api", "2 per 1m", "enforce", true, &[]),
+        row("api", "9 per 1h", "enforce", true, &[1]),
+    ];
+    assert_eq!(series(), json!(first));
+    server.files.write("tidegate.yaml", config("api", "3 per 1m", "observe"));
+    let second = [
+        row("api", "2 per 1m", "enforce", false, &[]),
+        row("api", "3 per 1m", "observe", true, &[]),
+        row("api", "9 per 1h", "enforce", false, &[]),
+        row("api", "9 per 1h", "observe", true, &[1]),
+    ];
+    eventually("the limit and the mode change", || series() == json!(second));
+    server.files.write("tidegate.yaml", config("login", "2 per 1m", "enforce"));
+    let third = [
+        row("api", "2 per 1m", "enforce", false, &[]),
+        row("api", "3 per 1m", "observe", false, &[]),
+        row("api", "9 per 1h", "enforce", false, &[]),
+        row("api", "9 per 1h", "observe", false, &[]),
+        row("login", "2 per 1m", "enforce", true, &[]),
+        row("login", "9 per 1h", "enforce", true, &[1]),
+    ];
+    eventually("the policy is replaced", || series() == json!(third));
+}
+
 #[test]
 fn ranks_keys_with_error_bounds() {
     let server = Server::start("top", &with_full_keys());
@@ -331,7 +380,7 @@ fn stats_report_decisions_store_and_config() {
     let all = stats["series"].as_array().expect("series");
     let login = all.iter().find(|one| one["limit"] == "2 per 1h sliding-log").expect("the limit");
     let expected = json!({"policy": "login", "limit": "2 per 1h sliding-log", "mode": "enforce",
-        "overrides": [], "allowed": 2, "denied": 1, "would_deny": 0, "near": 1, "inexact": 0,
+        "in_force": true, "overrides": [], "allowed": 2, "denied": 1, "would_deny": 0, "near": 1, "inexact": 0,
         "decided": {"exact": 3, "local": 0, "failed-open": 0, "failed-closed": 0}});
     assert_eq!(*login, expected);
     let requests = stats["requests"].as_array().expect("requests");
