@@ -174,8 +174,39 @@ test("a key is shown under each override", async () => {
   const rows = await page.locator("#lookup-limits tr").allInnerTexts();
   assert.match(rows[1], /100 per 1d sliding-window\s+if header:x-user: vip\s+97 of 100/);
   assert.match(rows[2], /2 per 1h sliding-window\s+if header:x-user: free and method: GET: only observed/);
+  // Regression: the chart had only the limits of the policy itself.
+  const legend = () => page.locator("#chart-key .legend li").allInnerTexts();
+  await page.locator("#chart-key canvas").waitFor({ state: "visible" });
+  assert.deepEqual(await legend(), ["2 per 1h sliding-window\n0 %", "100 per 1d sliding-window if header:x-user: vip\n3 %"]);
+  await lookUp(page, "users", "alice");
+  await shows(page, "#lookup-note", "alice under users");
+  assert.deepEqual(await legend(), ["2 per 1h sliding-window\n50 %"]);
   await page.done();
   await mine.stop();
+});
+
+test("a limit of several overrides is one line in the chart of a key", async () => {
+  const override = (user, limit) => `{ when: { "header:x-user": ${user} }, limits: ["${limit}"] }`;
+  const overrides = [override("acme", "6 per 1h"), override("globex", "6 per 1h"), override("hooli", "8 per 1m")];
+  const mine = await serve({ config: `policies: [{ name: users, key: "{header:x-user}", limits: ["4 per 1h", "9 per 1d"], overrides: [${overrides}] }]` });
+  try {
+    for (let times = 0; times < 3; times += 1) {
+      await post(mine.http, "/v1/check", { attributes: { path: "/", headers: { "x-user": "globex" } } });
+    }
+    const page = await open(browser, `${mine.admin}/dashboard`);
+    await lookUp(page, "users", "globex");
+    await page.locator("#chart-key canvas").waitFor({ state: "visible" });
+    // The limits of one window count the same requests, and the last override has not been used.
+    assert.deepEqual(await page.locator("#chart-key .legend li").allInnerTexts(), [
+      "4 per 1h sliding-window\n75 %",
+      "9 per 1d sliding-window\n0 %",
+      "6 per 1h sliding-window if header:x-user: acme or others\n50 %",
+    ]);
+    assert.deepEqual(await flaws(page), []);
+    await page.done();
+  } finally {
+    await mine.stop();
+  }
 });
 
 test("a key of dots is looked at like any other", async () => {

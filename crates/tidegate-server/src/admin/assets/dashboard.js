@@ -5,7 +5,10 @@
 import { Refused, Unauthorized, Unreachable, request, requestJson, forgetToken, hasToken, keepToken, readEvents } from "./api.js";
 import { Chart } from "./charts.js";
 import { Intervals, LONG_SECONDS, quantile, rateOf, total } from "./intervals.js";
-import { ago, bar, cell, clock, counted, element, labelled, listed, pairs, rate, row, seconds, short, wait, whole } from "./format.js";
+import {
+  ago, bar, cell, clock, counted, distinctLimits, element, labelled, limitRow, listed, pairs, rate, row, seconds, short,
+  usedShare, wait, whole,
+} from "./format.js";
 
 const POLL_MS = 1000;      // interval of polling counts
 const TOP_EVERY = 3;       // rankings and nodes are polled with every third of them
@@ -14,6 +17,7 @@ const EVENTS_SHOWN = 100;  // maximum number of denials on the page
 const OVERRIDES_LISTED = 6;  // maximum number of overrides listed for a series
 const RETRY_MS = 3000;     // delay before reconnecting the stream
 const KEY_POINTS = 300;    // maximum number of points in the chart of a key
+const KEY_LINES = 6;       // maximum number of lines in it, unless the policy itself has more limits
 const FLEET_STALE_SECONDS = 15;  // age of the newest heartbeat after which the store has failed: nodes send one every 5 s
 
 const $ = (id) => document.getElementById(id);
@@ -352,7 +356,7 @@ async function refreshKey() {
     noteLookup(mine.message + verdictOf(answer) + others);
     const overrides = (answer.overrides ?? []).flatMap((override) => override.limits.map((limit) => limitRow(limit, override)));
     fill("lookup-limits", [...answer.limits.map((limit) => limitRow(limit)), ...overrides], 5, "This policy is off.");
-    drawKey(answer.limits);
+    drawKey(answer);
   } catch (error) {
     if (mine !== lookup) return;
     // A key that is already shown stays until the server answers again.
@@ -362,20 +366,6 @@ async function refreshKey() {
   }
   $("lookup-view").hidden = lookup === null;
   $("reset").disabled = lookup === null;
-}
-
-/** Shows what a key has left of a limit of the policy or of one of its overrides. */
-function limitRow(limit, override) {
-  const name = cell(limit.text, "nowrap");
-  if (override) {
-    const observed = override.mode === "observe" ? ": only observed" : "";
-    name.append(element("div", "quiet", `if ${override.when.join(" and ")}${observed}`));
-  }
-  const used = cell("", "used");
-  used.append(bar(usedShare(limit), limit.allowed ? "" : "bad"));
-  return row(name, used, cell(`${short(limit.remaining)} of ${short(limit.limit)}`, "num"),
-    cell(limit.allowed ? "now" : wait(limit.retry_after_ms), "num"),
-    cell(limit.reset_after_ms ? wait(limit.reset_after_ms) : "now", "num"));
 }
 
 /** Returns whether a request of the key would pass, as a sentence. */
@@ -392,10 +382,8 @@ function noteLookup(text) {
   if ($("lookup-note").textContent !== text) $("lookup-note").textContent = text;
 }
 
-const usedShare = ({ limit, remaining }) => (limit ? Math.min(1, Math.max(0, 1 - remaining / limit)) : 1);
-
 /** Adds the used share of each limit to the chart of the key. */
-function drawKey(limits) {
+function drawKey(answer) {
   if (last === null) return;  // the server has restarted, and its time is not known yet
   const [time, process] = [intervals.timeOf(last), last.started_seconds];
   // A key that is looked at twice between two polls has two answers for one time.
@@ -405,11 +393,14 @@ function drawKey(limits) {
   if (before && (process !== before.process || time - before.time > LONG_SECONDS)) {
     keyPoints.push({ time: (before.time + time) / 2, process, shares: new Map() });
   }
-  keyPoints.push({ time, process, shares: new Map(limits.map((limit) => [limit.text, usedShare(limit)])) });
+  const limits = distinctLimits(answer);
+  keyPoints.push({ time, process, shares: new Map([...limits].map(([text, { limit }]) => [text, usedShare(limit)])) });
   keyPoints.splice(0, keyPoints.length - KEY_POINTS);
-  const names = limits.map(({ text }) => text);
-  keyChart.draw(names.map((name) => ({ name })), keyPoints.map((point) => point.time),
-    names.map((name) => keyPoints.map(({ shares }) => shares.get(name) ?? null)));
+  const isUsed = (text) => keyPoints.some(({ shares }) => shares.get(text) > 0);
+  const drawn = [...limits].filter(([text, { isOwn }]) => isOwn || isUsed(text))
+    .slice(0, Math.max(KEY_LINES, answer.limits.length));
+  keyChart.draw(drawn.map(([, { name }]) => ({ name })), keyPoints.map((point) => point.time),
+    drawn.map(([text]) => keyPoints.map(({ shares }) => shares.get(text) ?? null)));
 }
 
 $("lookup").addEventListener("submit", (event) => {

@@ -86,3 +86,37 @@ export function bar(share, kind) {
 export function pairs(list) {
   return list.flatMap(([name, value, alarm]) => [element("dt", "", name), element("dd", alarm ? "alarm" : "", value)]);
 }
+
+export const usedShare = ({ limit, remaining }) => (limit ? Math.min(1, Math.max(0, 1 - remaining / limit)) : 1);
+
+const conditionOf = (override) => `if ${override.when.join(" and ")}`;
+
+/** Shows what a key has left of a limit of the policy or of one of its overrides. */
+export function limitRow(limit, override) {
+  const name = cell(limit.text, "nowrap");
+  if (override) {
+    const observed = override.mode === "observe" ? ": only observed" : "";
+    name.append(element("div", "quiet", conditionOf(override) + observed));
+  }
+  const used = cell("", "used");
+  used.append(bar(usedShare(limit), limit.allowed ? "" : "bad"));
+  return row(name, used, cell(`${short(limit.remaining)} of ${short(limit.limit)}`, "num"),
+    cell(limit.allowed ? "now" : wait(limit.retry_after_ms), "num"),
+    cell(limit.reset_after_ms ? wait(limit.reset_after_ms) : "now", "num"));
+}
+
+// Marks a limit that several overrides have.
+const OR_OTHERS = " or others";
+
+/** Returns the limits of a policy and of its overrides, by text: equal limits have one count. */
+export function distinctLimits({ limits, overrides = [] }) {
+  const all = new Map(limits.map((limit) => [limit.text, { limit, name: limit.text, isOwn: true }]));
+  for (const override of overrides) {
+    for (const limit of override.limits) {
+      const same = all.get(limit.text);
+      if (!same) all.set(limit.text, { limit, name: `${limit.text} ${conditionOf(override)}` });
+      else if (!same.isOwn && !same.name.endsWith(OR_OTHERS)) same.name += OR_OTHERS;
+    }
+  }
+  return all;
+}
