@@ -265,8 +265,8 @@ fn statistics_name_the_overrides_that_count_in_a_series() {
     }
 }
 
-/// Regression: a limit that had been changed, and a policy that had been removed, looked the same as
-/// those in force.
+/// Regression: a limit that had been changed, and a policy that had been removed, looked the same
+/// as those in force.
 #[test]
 fn statistics_say_which_series_are_in_force() {
     let config = |name: &str, limit: &str, mode: &str| {
