@@ -13,6 +13,7 @@ import pytest
 from conftest import ends_in_time, somebody
 
 from tidegate import AsyncClient, AsyncPermit, Client, Denied, Permit, PermitLost, Unreachable
+from tidegate._lease import Lease
 from tidegate._wire import Raw
 
 AnyClient = Client | AsyncClient
@@ -297,3 +298,12 @@ def test_names_an_invalid_lease_before_it_is_sent(client: Client) -> None:
     assert isinstance(permit, Permit)
     with permit, pytest.raises(ValueError, match="^ttl_ms must be at least 1, not 0$"):
         permit.renew(0)
+
+
+def test_an_ended_lease_is_not_renewed() -> None:
+    """Regression: after a renewal whose answer took longer than the lease, renewals went on."""
+    lease = Lease(1_000, time.monotonic())
+    assert lease.wait_s() is not None
+    lease.start(1_000, time.monotonic() - 2)
+    assert lease.wait_s() is None
+    assert lease.lost

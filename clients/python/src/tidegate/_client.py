@@ -284,7 +284,7 @@ class Permit:
             self._renewals.join()
 
     def _renew_until_done(self) -> None:
-        wait_s: float | None = self._lease.wait_s()
+        wait_s = self._lease.wait_s()
         while wait_s is not None and not self._done.wait(wait_s):
             try:
                 self.renew()
@@ -356,7 +356,7 @@ class AsyncPermit:
             pass
 
     async def _renew_until_done(self) -> None:
-        wait_s: float | None = self._lease.wait_s()
+        wait_s = self._lease.wait_s()
         while wait_s is not None and not self._released:
             await asyncio.sleep(wait_s)
             try:

@@ -28,8 +28,10 @@ class Lease:
         self._ttl_s = ttl_ms / 1000
         self._sent = sent
 
-    def wait_s(self) -> float:
-        """The time until the next renewal."""
+    def wait_s(self) -> float | None:
+        """The time until the next renewal; `None` if the lease has ended."""
+        if self.has_ended():
+            return None
         return max(self._sent + self._ttl_s / _RENEWALS_PER_LEASE - time.monotonic(), _MIN_WAIT_S)
 
     def has_ended(self) -> bool:

@@ -146,6 +146,10 @@ impl Keeper {
                 }
                 () = tokio::time::sleep(every.min(lease.left())) => {}
             }
+            // A renewal would now last for a lease that nobody holds.
+            if lease.left().is_zero() {
+                break;
+            }
             let sent = Instant::now();
             match tokio::time::timeout(lease.left(), self.send_request(Method::PUT)).await {
                 Ok(Ok(())) => lease.sent = sent,
