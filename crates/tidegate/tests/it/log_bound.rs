@@ -150,3 +150,48 @@ fn entries_are_counted_while_a_log_grows_and_shrinks() {
     assert!(check_at(&limiter, now, "key 0", &limit, Cost::Refund(5)).allowed);
     assert_eq!(entries(), before - 1);
 }
+
+/// Several checks count the entries of their logs once, whether they are admitted, denied by a
+/// check before or after the log, or decided with a lock.
+#[test]
+fn entries_of_several_checks_are_counted_once() {
+    let (log, long) = (limit("3 per 10s sliding-log"), limit("100 per 10s sliding-log"));
+    let (counter, none) = (limit("9 per 10s"), limit("0 per 10s"));
+    let limiter = bounded(1_000);
+    assert!(check_at(&limiter, NOW, "log", &log, 1).allowed);
+    for number in 0..90 {
+        assert!(check_at(&limiter, NOW + number, "long", &long, 1).allowed);
+    }
+    for (key, limit) in [("counter", &counter), ("none", &none)] {
+        let _ = check_at(&limiter, NOW, key, limit, 1);
+    }
+    let [log, long] = [Check::new("log", &log, 1), Check::new("long", &long, 1)];
+    let [counter, none] = [Check::new("counter", &counter, 1), Check::new("none", &none, 1)];
+    let rows: [(&[Check<'_>], bool, u64); 8] = [
+        (&[log, none], false, 91),
+        (&[none, log], false, 91),
+        (&[log, counter, none], false, 91),
+        (&[log, counter], true, 92),
+        (&[long, log], true, 94),
+        (&[log, counter], false, 94),
+        (&[counter, log], false, 94),
+        (&[counter, long], true, 95),
+    ];
+    for (number, (checks, allowed, entries)) in (100..).zip(rows) {
+        let verdict = limiter.check_all_at(at(NOW + number), checks).expect("valid");
+        assert_eq!((verdict.allowed, limiter.stats().log_entries), (allowed, entries), "{number}");
+    }
+}
+
+/// Regression: each of several logs in a request saw the same free entry.
+#[test]
+fn logs_of_one_request_do_not_exceed_the_bound() {
+    let limit = limit("5 per 10s sliding-log");
+    let limiter = bounded(3);
+    for key in ["a", "b"] {
+        assert!(check_at(&limiter, NOW, key, &limit, 1).allowed);
+    }
+    let checks = ["a", "b"].map(|key| Check::new(key, &limit, 1));
+    assert!(limiter.check_all_at(at(NOW + 1), &checks).expect("valid").allowed);
+    assert_eq!(limiter.stats().log_entries, 3);
+}

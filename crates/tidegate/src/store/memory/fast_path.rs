@@ -273,7 +273,8 @@ impl MemoryStore {
         check: &Check<'_>,
         now: Timestamp,
     ) -> Result<Decision, FastPathMiss> {
-        let decided = match self.is_out_of_entries_for::<KIND>() {
+        let is_log = PackedKind::ALL[KIND] == PackedKind::Log;
+        let decided = match is_log && self.is_out_of_entries() {
             true => None,
             false => seized.decide::<KIND>(check.limit, Attempt::new(check.cost, now), true),
         };
@@ -283,12 +284,6 @@ impl MemoryStore {
         };
         self.release_decided::<KIND>(seized, body);
         Ok(decision)
-    }
-
-    /// Whether states of the kind with the number `KIND` are logs, and may not get more entries.
-    #[inline(always)]
-    pub(super) fn is_out_of_entries_for<const KIND: usize>(&self) -> bool {
-        PackedKind::ALL[KIND] == PackedKind::Log && self.is_out_of_entries()
     }
 
     /// Releases a slot with the body that a decision returned, and counts the entries of a log.

@@ -109,6 +109,10 @@ impl MemoryStore {
             };
         };
         match check.limit.packed_kind() {
+            // Entries are counted when all checks have been decided.
+            Some(PackedKind::Log) if self.has_few_entries(request.checks.len() as u64) => {
+                SeveralOutcome::Missed(FastPathMiss::NotApplicable)
+            }
             Some(kind) => for_kind!(kind, self.decide_with_rest, (request, index, admitted)),
             None => SeveralOutcome::Missed(FastPathMiss::NotApplicable),
         }
@@ -191,9 +195,6 @@ impl MemoryStore {
         at: Option<Timestamp>,
         admitted: bool,
     ) -> Option<(Decision, u64)> {
-        if self.is_out_of_entries_for::<KIND>() {
-            return None;
-        }
         let attempt = Attempt::new(check.cost, self.time(at));
         seized.decide::<KIND>(check.limit, attempt, admitted)
     }

@@ -306,6 +306,12 @@ impl MemoryStore {
                     state.finish(limit, &attempt, is_charged, decision);
                 }
             }
+            // They are counted before the next check, so that logs do not use the same free entry.
+            let left = state.entries() as u64;
+            if loaded.states[index].slot_ref.is_some() {
+                self.table.count_entries(entries, left);
+                loaded.states[index].entries = left;
+            }
             check.store_was_full |= outcome.out_of_entries;
             let is_unstored = check.is_untracked() || outcome.out_of_entries;
             decision.no_room = is_unstored && lacks_room(decision, attempt.cost);
@@ -317,10 +323,9 @@ impl MemoryStore {
     /// Writes the states back to their slots.
     fn put_back(&self, checks: &[StateCheck<'_>], mut loaded: LoadedStates<'_, '_>) {
         for (index, check) in checks.iter().enumerate() {
-            let LoadedState { slot_ref, slot, lock, copy, entries, .. } = loaded.states[index];
+            let LoadedState { slot_ref, slot, lock, copy, .. } = loaded.states[index];
             let Some(slot_ref) = slot_ref else { continue };
             let (state, limit) = (loaded.state(index), check.hashed.limit);
-            self.table.count_entries(entries, state.entries() as u64);
             let deadline = slot::deadline(state.expires_at(limit));
             let locked = &mut loaded.locks[lock];
             match copy {

@@ -67,7 +67,13 @@ impl MemoryStore {
     /// Whether there are as many log entries and permits as there may be.
     #[inline]
     pub(super) fn is_out_of_entries(&self) -> bool {
-        self.table.entries() >= self.max_log_entries
+        self.has_few_entries(1)
+    }
+
+    /// Whether fewer than `most` log entries or permits can be added.
+    #[inline]
+    pub(super) fn has_few_entries(&self, most: u64) -> bool {
+        self.table.entries().saturating_add(most) > self.max_log_entries
     }
 
     /// Records that the key of a check is new and the store is full, and chooses its treatment. The
