@@ -163,10 +163,11 @@ function showNoAnswer() {
   for (const value of document.querySelectorAll(".tile p")) put(value.id, "–");
 }
 
-/** Shows an error of the page, or one that the server answers with. */
+/** Shows an error of the page, or one that the server answers with. The counts are then old. */
 function showFault(error) {
   console.error(error);
   showState(`error: ${error.message}`, "alarm");
+  $("content").classList.add("stale");
 }
 
 const DECISION_SOURCES = [
@@ -498,6 +499,16 @@ $("pause").addEventListener("click", () => {
 
 // ---- the loop, and the token
 
+async function refreshFleet(mine) {
+  try {
+    const fleet = await requestJson("admin/v1/fleet");
+    if (mine === loop) showFleet(fleet);
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    if (mine === loop) put("fleet-note", error.message, true);
+  }
+}
+
 /** Polls the server once. An answer that arrives after the end of its login is dropped. */
 async function poll(mine) {
   const now = await requestJson("admin/v1/stats");
@@ -514,9 +525,7 @@ async function poll(mine) {
   polls += 1;
   if (polls % TOP_EVERY === 1) {
     await refreshTop();
-    const fleet = await requestJson("admin/v1/fleet");
-    if (mine !== loop) return;
-    showFleet(fleet);
+    await refreshFleet(mine);
   }
   if (lookup && !$("confirm").open) await refreshKey();
 }
