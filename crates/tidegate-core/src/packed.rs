@@ -202,8 +202,8 @@ impl Packed {
         Some(Self::new(Self::deadline_at(expires_at)?, head, words))
     }
 
-    /// The body that ends the range in which a new deadline changes only the low bits. A new
-    /// deadline is at most `latest_us` and two steps after the time, and so after the old deadline.
+    /// The body that ends the range in which a new deadline changes only the low bits. The old
+    /// deadline has not passed, so a new one is at most `latest_us` and two steps after it.
     pub(crate) const fn low_deadline_end(latest_us: u64) -> u64 {
         let steps = (latest_us >> Self::DEADLINE_SHIFT) + 2;
         (1_u64 << Self::DEADLINE_LOW_BITS).saturating_sub(steps) << Self::HEAD_BITS
@@ -348,7 +348,7 @@ impl<W: PackedWords> Packed<W> {
     /// end. If not, [`Packed::may_be_charged`] is exact.
     #[inline(always)]
     pub(crate) fn keeps_high_deadline(&self, limit: &Limit, now_us: u64) -> bool {
-        // For a time at the end of the range, the time until the deadline wraps around.
+        // Close to `u64::MAX`, the subtraction in `expires_within` wraps around.
         self.body < limit.low_deadline_end() && now_us < 1 << 63
     }
 

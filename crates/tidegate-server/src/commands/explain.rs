@@ -115,8 +115,8 @@ fn output(config: &Config, attributes: &Attributes<'_>, args: &ExplainArgs) -> O
     {
         let _ = writeln!(
             out,
-            "no client_ip: {name} is read only from a connection; give its address with --peer, or \
-             the client's with --client-ip\n"
+            "no client_ip: {name} is used only if the peer is known; add --peer, or set the client \
+             with --client-ip\n"
         );
     }
     if config.store != StoreUrl::Memory {

@@ -479,8 +479,8 @@ fn explains_client_behind_trusted_proxy() {
 /// A header with the client's address was ignored without a reason.
 #[test]
 fn explain_asks_for_the_connection_of_forwarded_addresses() {
-    let help = "no client_ip: X-Forwarded-For is read only from a connection; give its address \
-                with --peer, or the client's with --client-ip\n\n";
+    let help = "no client_ip: X-Forwarded-For is used only if the peer is known; add --peer, or \
+                set the client with --client-ip\n\n";
     let header = ["explain", "--header", "X-Forwarded-For: 192.0.2.1"];
     for (args, is_given) in [
         (&[] as &[&str], false),

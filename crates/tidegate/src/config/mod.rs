@@ -6,6 +6,7 @@
 //! ```
 //!
 //! - `schema.rs` is the table of all fields, also as JSON Schema;
+//! - `path_notations.rs` finds globs for regular expressions and route templates;
 //! - `set_elsewhere.rs` knows the settings that only flags and variables of the server set;
 //! - `syntax_errors.rs` explains errors of the YAML parser;
 //! - `settings.rs` also has [`StoreUrl`], which is displayed without its secrets;

@@ -5,8 +5,8 @@
 
 use crate::policy::Pattern;
 
-/// Names that the routers of gin, Express and others usually give to the rest of a path. Any other
-/// `*word` is a glob.
+/// Usual names of the rest of a path in routes of gin, Express and others. Any other `*word` is a
+/// glob.
 const USUAL_TAILS: [&str; 8] =
     ["action", "any", "catchall", "filepath", "path", "rest", "splat", "wildcard"];
 

@@ -244,7 +244,7 @@ impl<W: CellWords> Cells<W> {
 
 impl Tail {
     #[inline(always)]
-    pub(super) fn read(form: WindowForm, head: u64, words: &impl PackedWords) -> Self {
+    fn read(form: WindowForm, head: u64, words: &impl PackedWords) -> Self {
         let (unit_bits, lag_bits) = (form.unit_bits(), form.lag_bits());
         let end = words.get(END);
         let pace = head >> PACE_SHIFT & form.most_units();
@@ -294,7 +294,7 @@ impl Tail {
     }
 
     #[inline(always)]
-    pub(super) fn write(self, form: WindowForm, words: &mut impl PackedWords) {
+    fn write(self, form: WindowForm, words: &mut impl PackedWords) {
         let Tail { total, pace, first, last: Cell { units, lag, steps } } = self;
         match form {
             WindowForm::Times => {}

@@ -346,8 +346,7 @@ fn unknown(args: &Args<'_>) -> RequestError {
     let name = excerpt(args[0]);
     let mut detail = format!("unknown command '{name}', with args beginning with: {with}");
     if let Some(meant) = Spec::nearest(&name) {
-        detail.truncate(detail.trim_end().len());
-        detail += &format!("; did you mean {}?", meant.name.to_ascii_uppercase());
+        detail += &format!("(did you mean {}?)", meant.name.to_ascii_uppercase());
     }
     RequestError::invalid(detail)
 }
