@@ -3,7 +3,7 @@
 // Gateways of this kind commonly use a sorted set per client in Redis and a Lua script: one
 // window, one limit, the clock of the gateway, and requests that hang when Redis hangs. Here
 // the gateway only sends the attributes of the request. The limits are in tidegate.yaml. They
-// are checked together, all charged or none. If the answer takes too long, `onFailure` decides.
+// are checked together, all charged or none. If tidegate makes no decision, `onFailure` decides.
 
 import http from "node:http";
 
@@ -15,7 +15,7 @@ const HOP_BY_HOP = ["connection", "keep-alive", "proxy-connection", "te", "trail
 /**
  * @typedef {object} Settings
  * @property {import("@tidegate/client").Client} client
- * @property {"allow" | "deny"} onFailure What happens to requests while tidegate does not answer.
+ * @property {"allow" | "deny"} onFailure What happens to requests if tidegate makes no decision.
  * @property {URL} upstream URL that requests are forwarded to.
  * @property {number} [upstreamTimeoutMs] How long the upstream may send nothing. Default: 30,000.
  * @property {(message: string) => void} [log]
@@ -44,7 +44,7 @@ async function handle({ client, onFailure, log = console.warn, ...toUpstream }, 
   // Clients may send scheme and host. They are removed, so that the checked path is the forwarded one.
   request.url = (request.url ?? "/").replace(/^https?:\/\/[^/?#]*/i, "") || "/";
   const { refusal, fields, failure } = await admit(client, { attributes: attributesOf(request) }, onFailure);
-  if (failure !== null) log(`tidegate does not answer, on failure ${onFailure}: ${failure.message}`);
+  if (failure !== null) log(`no decision by tidegate, on_failure is ${onFailure}: ${failure.message}`);
   if (response.destroyed) return;
   if (refusal !== null) {
     response.writeHead(refusal.status, Object.fromEntries(refusal.fields)).end(refusal.body);

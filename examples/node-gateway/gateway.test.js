@@ -38,8 +38,11 @@ before(async () => {
   upstream = new URL(await listening(server));
 });
 
-/** @returns {Promise<string>} */
-async function startTidegate() {
+/**
+ * @param {NodeJS.ProcessEnv} [settings]
+ * @returns {Promise<string>}
+ */
+async function startTidegate(settings = {}) {
   const binary = process.env["TIDEGATE_BIN"] ?? "";
   try {
     accessSync(binary, constants.X_OK);
@@ -50,7 +53,7 @@ async function startTidegate() {
   }
   const config = fileURLToPath(new URL("tidegate.yaml", import.meta.url));
   const fronts = ["--http", "127.0.0.1:0", "--admin", "off", "--grpc", "off", "--resp", "off"];
-  const server = spawn(binary, ["serve", "--config", config, ...fronts]);
+  const server = spawn(binary, ["serve", "--config", config, ...fronts], { env: { ...process.env, ...settings } });
   cleanups.push(async () => {
     if (server.exitCode !== null) return;
     const timer = setTimeout(() => server.kill("SIGKILL"), STOP_TIMEOUT_MS);
@@ -177,6 +180,18 @@ test("fails open or closed without tidegate", async () => {
     assert.equal(closed.headers.get("retry-after"), "1");
     await closed.text();
   }
+  received.splice(0);
+});
+
+// Regression: the log said that tidegate does not answer, although it had rejected the token.
+test("logs an error of tidegate as no decision", async () => {
+  const url = await startTidegate({ TIDEGATE_TOKENS: "a-token-that-the-gateway-does-not-have" });
+  /** @type {string[]} */
+  const logged = [];
+  const gateway = await started({ url, onFailure: "allow", log: (message) => logged.push(message) });
+  assert.equal(await (await fetch(`${gateway}/api/x`)).text(), "made");
+  const expected = `no decision by tidegate, on_failure is allow: answer from ${url}/v1/check: 401 Unauthorized: `;
+  assert.deepEqual(logged.map((message) => message.startsWith(expected)), [true], logged.join());
   received.splice(0);
 });
 

@@ -4,7 +4,8 @@
 //   PORT                  port to listen on; default: 8000
 //   TIDEGATE_URL          URL of tidegate; default: http://127.0.0.1:8080
 //   TIDEGATE_TOKEN        token of tidegate, if it requires one
-//   TIDEGATE_ON_FAILURE   allow (default) or deny: what happens to requests while tidegate does not answer
+//   TIDEGATE_ON_FAILURE   allow (default) or deny: what happens to requests if tidegate makes no decision: no
+//                         answer in time, or an error such as a wrong token or an unknown policy
 //   TIDEGATE_DEADLINE_MS  how long to wait for an answer; default: 50
 
 import { Client } from "@tidegate/client";

@@ -10,7 +10,8 @@ carries the fields too.
 
 TIDEGATE_URL         the address of tidegate; default: http://127.0.0.1:8080
 TIDEGATE_TOKEN       its secret, if it requires one
-TIDEGATE_ON_FAILURE  allow (the default) or deny requests while tidegate does not answer
+TIDEGATE_ON_FAILURE  allow (the default) or deny requests if tidegate makes no decision: no answer
+                     in time, or an error such as a wrong token or an unknown policy
 TIDEGATE_DEADLINE_MS the time that tidegate has to answer; default: 50
 """
 
@@ -53,7 +54,7 @@ class RateLimit:
             return
         passage = await admit_async(self._client, self._attributes(scope), self._on_failure)
         if passage.failure is not None:
-            log.warning("tidegate does not answer, on_failure is %s: %s", self._on_failure, passage.failure)
+            log.warning("no decision by tidegate, on_failure is %s: %s", self._on_failure, passage.failure)
         if passage.refusal is not None:
             await _refuse(send, passage.refusal)
         else:

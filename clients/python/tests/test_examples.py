@@ -67,6 +67,17 @@ def test_fails_open_or_closed_as_configured(what: str) -> None:
     assert closed.json()["type"].endswith("#temporary-reduced-capacity")
 
 
+# Regression: the log said that tidegate does not answer, although it had rejected the check.
+@pytest.mark.parametrize("on_failure", ["allow", "deny"])
+def test_logs_an_error_of_tidegate_as_no_decision(
+    server_url: str, on_failure: OnFailure, caplog: pytest.LogCaptureFixture
+) -> None:
+    [response] = calls(server_url, [("GET", "/jobs")], on_failure)
+    assert response.status_code == (404 if on_failure == "allow" else 503)
+    [message] = [record.getMessage() for record in caplog.records if record.name == "tidegate"]
+    assert message.startswith(f"no decision by tidegate, on_failure is {on_failure}: answer from {server_url}/v1/check: 409 Conflict: ")
+
+
 @pytest.mark.parametrize("path", ["/api/hello", "/api%2Fhello", "/%61pi/hello", "/api/hello?x", "/api/hello%3Fx", "//api/hello", "/API/hello"])
 def test_counts_every_path_that_reaches_a_handler(server_url: str, path: str) -> None:
     [response] = calls(server_url, [("GET", path)], headers={b"x-api-key": path.encode()})

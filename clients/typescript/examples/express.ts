@@ -26,7 +26,7 @@ export function rateLimit(client: Client, onFailure: OnFailure, headers = ["x-ap
       headers: Object.fromEntries(sent) as Record<string, string>,
     };
     const { refusal, fields, failure } = await admit(client, { attributes }, onFailure);
-    if (failure !== null) console.warn(`tidegate does not answer, on failure ${onFailure}: ${failure.message}`);
+    if (failure !== null) console.warn(`no decision by tidegate, on_failure is ${onFailure}: ${failure.message}`);
     for (const [name, value] of refusal?.fields ?? fields) response.setHeader(name, value);
     if (refusal === null) next();
     else response.status(refusal.status).end(refusal.body);

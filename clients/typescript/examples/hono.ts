@@ -33,7 +33,7 @@ export function rateLimit(
       headers: Object.fromEntries(sent) as Record<string, string>,
     };
     const { refusal, fields, failure } = await admit(client, { attributes }, onFailure);
-    if (failure !== null) console.warn(`tidegate does not answer, on failure ${onFailure}: ${failure.message}`);
+    if (failure !== null) console.warn(`no decision by tidegate, on_failure is ${onFailure}: ${failure.message}`);
     if (refusal !== null) {
       return new Response(refusal.body, { status: refusal.status, headers: Object.fromEntries(refusal.fields) });
     }

@@ -2,7 +2,8 @@
 //
 // TIDEGATE_URL          the address of tidegate; default: http://127.0.0.1:8080
 // TIDEGATE_TOKEN        its secret, if it requires one
-// TIDEGATE_ON_FAILURE   allow (the default) or deny requests while tidegate does not answer
+// TIDEGATE_ON_FAILURE   allow (the default) or deny requests if tidegate makes no decision: no answer
+//                       in time, or an error such as a wrong token or an unknown policy
 // TIDEGATE_DEADLINE_MS  the time that tidegate has to answer; default: 50
 // PORT                  the port to listen on; default: 3000
 

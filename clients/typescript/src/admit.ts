@@ -19,7 +19,11 @@ export interface Passage {
   readonly failure: TidegateError | null;
 }
 
-/** Checks a request. If tidegate does not answer in time, `onFailure` decides. */
+/**
+ * Checks a request. If tidegate makes no decision (no answer in time, or an error such as a wrong token or an
+ * unknown policy), `onFailure` decides. A check that tidegate rejects as invalid or too long (400, 413) is
+ * refused with either value. The time is the client's `timeoutMs`, plus the `maxWaitMs` of the check.
+ */
 export async function admit(client: Client, check: WaitingCheck, onFailure: "allow" | "deny"): Promise<Passage> {
   // JavaScript does not check the type. A misspelt value would otherwise fail open at the first failure.
   if (onFailure !== "allow" && onFailure !== "deny") {

@@ -65,7 +65,7 @@ export function refusal(answer: Answer): Refusal {
   return refusalOf({ ...problemOf(answer, lines), "violated-policies": denied }, rateLimitFields(answer));
 }
 
-/** Returns the response of a service that fails closed while tidegate does not answer. */
+/** Returns the response of a service that fails closed if tidegate makes no decision. */
 export function unavailable(retryAfterS = 1): Refusal {
   return refusalOf({ ...CAPACITY, status: 503, detail: UNDECIDED }, [["retry-after", String(retryAfterS)]]);
 }

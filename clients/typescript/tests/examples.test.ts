@@ -88,6 +88,19 @@ for (const [name, app] of Object.entries(APPS)) {
         assert.match(problem["type"] ?? "", /#temporary-reduced-capacity$/);
       }
     });
+
+    // Regression: the log said that tidegate does not answer, although it had rejected the check.
+    test("logs an error of tidegate as no decision", async (context) => {
+      const warn = context.mock.method(console, "warn", () => {});
+      for (const [onFailure, status] of [["allow", 404], ["deny", 503]] as const) {
+        const response = await fetch(`${await started(tidegate, onFailure, 10_000)}/jobs`);
+        assert.equal(response.status, status);
+        const [message] = warn.mock.calls.at(-1)?.arguments ?? [];
+        const expected = `no decision by tidegate, on_failure is ${onFailure}: answer from ${tidegate}/v1/check: 409 Conflict: `;
+        assert.ok(String(message).startsWith(expected), String(message));
+      }
+      assert.equal(warn.mock.callCount(), 2);
+    });
   });
 }
 

@@ -119,7 +119,7 @@ test("names the cause in the detail", () => {
   }
 });
 
-test("makes a 503 when tidegate does not answer", () => {
+test("makes a 503 when tidegate makes no decision", () => {
   const refused = unavailable();
   assert.equal(refused.status, 503);
   assert.deepEqual(refused.fields, [["content-type", "application/problem+json"], ["retry-after", "1"]]);

@@ -32,7 +32,11 @@ class Passage:
 
 
 def admit(client: Client, check: Attributes | Check, on_failure: OnFailure) -> Passage:
-    """Checks a request. If tidegate does not answer in time, `on_failure` decides.
+    """Checks a request.
+
+    If tidegate makes no decision (no answer in time, or an error such as a wrong token or an
+    unknown policy), `on_failure` decides. A check that tidegate rejects as invalid or too long
+    (400, 413) is refused with either value.
 
     The time is the client's timeout, plus the `max_wait_ms` of the check.
     """

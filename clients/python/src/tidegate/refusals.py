@@ -67,7 +67,7 @@ def refusal(answer: Answer) -> Refusal:
 
 
 def unavailable(retry_after_s: int = 1) -> Refusal:
-    """Returns the response of a service that fails closed while tidegate does not answer."""
+    """Returns the response of a service that fails closed if tidegate makes no decision."""
     return _refusal(_capacity(503, "the request cannot be decided now; try again later"), [("retry-after", str(retry_after_s))])
 
 
