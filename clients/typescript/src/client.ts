@@ -49,6 +49,8 @@ export class Client {
   /** Creates a client with these settings, or with the defaults for the server at this URL. */
   constructor(options: string | URL | ClientOptions);
   constructor(options: string | URL | ClientOptions = {}) {
+    // JavaScript drops arguments that a function does not take. Here they may be a token.
+    if (arguments.length > 1) throw new TypeError("options must be one object: new Client({ url, token })");
     // Often a variable of the environment that is not set: the default URL would then be another server, or none.
     const help = `undefined; for the default, ${DEFAULT_URL}, leave it out`;
     if (arguments.length > 0 && arguments[0] === undefined) throw new TypeError(`options must be a URL or an object, not ${help}`);

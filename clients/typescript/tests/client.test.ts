@@ -476,6 +476,16 @@ test("names invalid settings", () => {
   for (const [options, message] of rows) assert.throws(() => new Client(options), { name: "TypeError", message });
 });
 
+// Regression: the client ignored `{ token }` after a URL, so every call failed with 401.
+test("rejects a second argument of Client", () => {
+  const message = "options must be one object: new Client({ url, token })";
+  for (const first of ["http://localhost:8080", { url: "http://localhost:8080" }, undefined]) {
+    for (const second of [{ token: "s3cret" }, "s3cret", undefined]) {
+      assert.throws(() => Reflect.construct(Client, [first, second]), { name: "TypeError", message });
+    }
+  }
+});
+
 // Regression: the client used the default URL, for example if the variable of the environment was not set.
 test("rejects a URL that is undefined", () => {
   const help = "for the default, http://127.0.0.1:8080, leave it out";
