@@ -64,13 +64,23 @@ test("an error about the rankings is shown in their place, and the page goes on"
   });
 });
 
+test("an error about the fleet is shown in its place, and the page goes on", async () => {
+  await onDashboard(ALONE, async (page) => {
+    await page.route("**/admin/v1/fleet", (route) => route.fulfill({ status: 503, json: { detail: "the store is unavailable" } }));
+    await page.waitForFunction(() => document.querySelector("#fleet-note").textContent === "the store is unavailable");
+    assert.equal(await page.textContent("#state"), "ready");
+    assert.equal(await page.locator("#content.stale").count(), 0);
+  });
+});
+
 test("an error of the server is not called no answer, and the error page of a proxy is", async () => {
   await onDashboard(ALONE, async (page) => {
     page.expects(/the store is unavailable/);
-    await page.route("**/admin/v1/fleet", (route) => route.fulfill({ status: 503, json: { detail: "the store is unavailable" } }));
+    await page.route("**/admin/v1/stats", (route) => route.fulfill({ status: 503, json: { detail: "the store is unavailable" } }));
     await shows(page, "#state", /^error: the store is unavailable$/);
-    assert.equal(await page.locator("#content.stale").count(), 0);
-    await page.unroute("**/admin/v1/fleet");
+    assert.equal(await page.locator("#content.stale").count(), 1);
+    await page.unroute("**/admin/v1/stats");
+    await shows(page, "#state", /^ready$/);
     await page.route("**/admin/v1/stats", (route) => route.fulfill({ status: 502, contentType: "text/html", body: "<h1>Bad gateway</h1>" }));
     await shows(page, "#state", /^no answer since /);
     await page.unroute("**/admin/v1/stats");
