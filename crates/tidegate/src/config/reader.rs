@@ -11,7 +11,7 @@ use std::time::Duration;
 use tidegate_core::{Algorithm, Limit};
 
 use super::error::{ConfigError, SourceLocation, UnlocatedError, printable};
-use super::schema::Field;
+use super::schema::{CONDITIONS, Field, POLICY, TOP};
 use super::set_elsewhere::set_elsewhere;
 use super::syntax_errors::{
     SPACE_AFTER_COLON, colon_without_space, find_odd_character, in_quotes,
@@ -225,6 +225,10 @@ impl<'s> Reader<'s> {
             && let Some(how) = set_elsewhere(&name.text)
         {
             format!("it is not set in the config: {how}")
+        } else if equivalent(&name.text, names.clone()).is_none()
+            && let Some(help) = misplaced(&name.text, &located.path)
+        {
+            help
         } else {
             suggest(&name.text, names.clone())
         };
@@ -575,6 +579,23 @@ fn equivalent<'w>(found: &str, mut words: impl Iterator<Item = &'w str>) -> Opti
         WORDS_ELSEWHERE.iter().any(|(elsewhere, here)| *elsewhere == found && here == word)
     };
     words.find(is_meant)
+}
+
+/// Returns where a field belongs that is written in the mapping at `path`, but is a field of
+/// another level.
+fn misplaced(name: &str, path: &str) -> Option<String> {
+    let is_in = |fields: &[Field]| fields.iter().any(|field| field.name == name);
+    let help = match field_name(path) {
+        "" if is_in(POLICY) => "a field of a policy: write it in each policy",
+        "overrides" if is_in(POLICY) => "a field of the policy: overrides cannot change it",
+        // `headers` is a setting and a condition.
+        "policies" | "overrides" if name == "headers" => return None,
+        "policies" if is_in(CONDITIONS) => "a condition: write it in `match`",
+        "overrides" if is_in(CONDITIONS) => "a condition: write it in `when`",
+        "policies" | "overrides" if is_in(TOP) => "a setting: write it at the top of the file",
+        _ => return None,
+    };
+    Some(format!("`{name}` is {help}"))
 }
 
 /// Returns the word of `words` that was probably meant.
