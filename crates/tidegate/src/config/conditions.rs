@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::policies::meant_request_field;
-use super::reader::{LocatedNode, Reader, closest, excerpt, join};
+use super::reader::{LocatedNode, Reader, closest, excerpt, join, misplaced};
 use super::warnings::{check_method, check_pattern};
 use super::yaml::{Name, Node, Value};
 use crate::policy::{
@@ -61,13 +61,16 @@ fn read_each_condition(
             let all = read_descriptors(reader, (name, &inner), new);
             expected += all.len();
             read.extend(all.into_iter().flatten());
-        } else if let Value::Map(inside) = &node.value {
-            expected += 1;
-            fail_mapping(reader, name, inside, &inner.path);
         } else {
             expected += 1;
             let request_field = if name.text == "methods" { "method" } else { &name.text };
-            read.extend(read_condition(reader, request_field, (name, &inner), new));
+            let is_unknown = request_field.parse::<RequestField>() == Err(RequestFieldError::Unknown);
+            match &node.value {
+                Value::Map(inside) if !is_unknown => {
+                    fail_mapping(reader, name, inside, &inner.path);
+                }
+                _ => read.extend(read_condition(reader, request_field, (name, &inner), new)),
+            }
         }
     }
     let is_partial = read.len() < expected;
@@ -86,10 +89,11 @@ fn read_condition(
         return None;
     }
     let request_field = match request_field.parse::<RequestField>() {
-        Ok(request_field) => Some(request_field),
+        Ok(request_field) => request_field,
+        // The value may be that of a field of the policy, so it is not checked.
         Err(error) => {
             fail_request_field(reader, error, name, &located.path);
-            None
+            return None;
         }
     };
     let items = reader.one_or_list(located);
@@ -97,7 +101,6 @@ fn read_condition(
     if texts.len() < items.len() {
         return None;
     }
-    let request_field = request_field?;
     // Values are checked one by one first, so that every invalid one is reported.
     let each = items.iter().zip(&texts);
     let wrong = each.filter(|(item, text)| {
@@ -162,10 +165,10 @@ fn fail_request_field(reader: &Reader<'_>, error: RequestFieldError, name: &Name
         }
         (_, text) => meant_request_field(text),
     };
-    let help = meant.map_or_else(
-        || error.help().into(),
-        |request_field| format!("did you mean `{request_field}`?"),
-    );
+    let within = path.strip_suffix(&*name.text).unwrap_or_default().trim_end_matches('.');
+    let help = misplaced(&name.text, within)
+        .or_else(|| meant.map(|request_field| format!("did you mean `{request_field}`?")))
+        .unwrap_or_else(|| error.help().into());
     let message = format!("`{}`: {}", excerpt(&name.text), error.problem());
     reader.fail_at(name.span.clone(), path, message, help);
 }

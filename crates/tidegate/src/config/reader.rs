@@ -11,7 +11,7 @@ use std::time::Duration;
 use tidegate_core::{Algorithm, Limit};
 
 use super::error::{ConfigError, SourceLocation, UnlocatedError, printable};
-use super::schema::{CONDITIONS, Field, POLICY, TOP};
+use super::schema::{CONDITIONS, Field, OVERRIDE, POLICY, TOP};
 use super::set_elsewhere::set_elsewhere;
 use super::syntax_errors::{
     SPACE_AFTER_COLON, colon_without_space, find_odd_character, in_quotes,
@@ -583,16 +583,27 @@ fn equivalent<'w>(found: &str, mut words: impl Iterator<Item = &'w str>) -> Opti
 
 /// Returns where a field belongs that is written in the mapping at `path`, but is a field of
 /// another level.
-fn misplaced(name: &str, path: &str) -> Option<String> {
+pub(super) fn misplaced(name: &str, path: &str) -> Option<String> {
     let is_in = |fields: &[Field]| fields.iter().any(|field| field.name == name);
-    let help = match field_name(path) {
-        "" if is_in(POLICY) => "a field of a policy: write it in each policy",
-        "overrides" if is_in(POLICY) => "a field of the policy: overrides cannot change it",
+    let here = field_name(path);
+    let help = match here {
+        "" if is_in(POLICY) => "a field of a policy: write it in each policy".into(),
+        "when" if is_in(OVERRIDE) => {
+            "a field of the override, not of `when`: indent it like `when`".into()
+        }
+        "match" | "exempt" if is_in(POLICY) => {
+            format!("a field of the policy, not of `{here}`: indent it like `{here}`")
+        }
+        "overrides" | "when" if is_in(POLICY) => {
+            "a field of the policy: overrides cannot change it".into()
+        }
         // `headers` is a setting and a condition.
         "policies" | "overrides" if name == "headers" => return None,
-        "policies" if is_in(CONDITIONS) => "a condition: write it in `match`",
-        "overrides" if is_in(CONDITIONS) => "a condition: write it in `when`",
-        "policies" | "overrides" if is_in(TOP) => "a setting: write it at the top of the file",
+        "policies" if is_in(CONDITIONS) => "a condition: write it in `match`".into(),
+        "overrides" if is_in(CONDITIONS) => "a condition: write it in `when`".into(),
+        "policies" | "overrides" | "match" | "when" | "exempt" if is_in(TOP) => {
+            "a setting: write it at the top of the file".into()
+        }
         _ => return None,
     };
     Some(format!("`{name}` is {help}"))
