@@ -264,7 +264,7 @@ impl FromStr for StoreUrl {
         }
         let known = |scheme: &str| STORE_SCHEMES.contains(&scheme);
         match text.split_once("://") {
-            Some((scheme, rest)) if known(scheme) && !rest.is_empty() => {
+            Some((scheme, _)) if known(scheme) => {
                 check_url(text)?;
                 Ok(StoreUrl::Redis(text.into()))
             }
@@ -280,8 +280,8 @@ fn check_url(url: &str) -> Result<(), StoreUrlError> {
 }
 
 #[cfg(not(feature = "redis"))]
-fn check_url(_: &str) -> Result<(), StoreUrlError> {
-    Ok(())
+fn check_url(url: &str) -> Result<(), StoreUrlError> {
+    if url.ends_with("://") { Err(StoreUrlError::Kind) } else { Ok(()) }
 }
 
 /// Writes only the scheme, hosts and path of a URL, because the rest may contain secrets: text up

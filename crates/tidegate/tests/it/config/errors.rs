@@ -59,6 +59,23 @@ fn parse(text: &str) -> Result<Config, ConfigErrors> {
     Config::parse(text, "config.yaml")
 }
 
+/// The error was that a URL begins with `redis://`, which it does.
+#[cfg(feature = "redis")]
+#[test]
+fn names_the_missing_part_of_a_store_without_a_host() {
+    for (url, missing) in [
+        ("redis://", "the store's host is missing"),
+        ("rediss://", "the store's host is missing"),
+        ("redis-cluster://", "the store's host is missing"),
+        ("redis+unix://", "the store's path must be that of a socket"),
+    ] {
+        let text = format!("store: {url}\npolicies: [{{ name: a, key: all, limits: 1/s }}]");
+        let error = parse(&text).expect_err(url).to_string();
+        assert!(error.contains("this store cannot be used"), "{error}");
+        assert!(error.contains(missing), "{error}");
+    }
+}
+
 /// Parts of configs, so that random text gets past the first line.
 fn noise() -> impl Strategy<Value = String> {
     let pieces = prop_oneof![
