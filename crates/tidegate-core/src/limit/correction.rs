@@ -24,18 +24,20 @@ fn rewrite(text: &str, unit: &str) -> Option<String> {
     while let Some((span, word)) = words.next() {
         let next = words.peek().map_or("", |(_, next)| next);
         corrected.push_str(&text[end..span.start]);
+        let word = word.strip_prefix("rate=").unwrap_or(word);
         let rewritten = without_separators(word)
             .or_else(|| without_r(word))
             .or_else(|| in_one_unit(word))
             .or_else(|| is_without_unit(previous, word, next).then(|| format!("{word}{unit}")))
-            .or_else(|| burst_in_two_words(word))
+            .or_else(|| burst_in_two_words(text, word))
+            .or_else(|| (word == "nodelay").then(String::new))
             .or_else(|| days_of(word).map(Into::into));
         corrected.push_str(rewritten.as_deref().unwrap_or(word));
         (end, previous) = (span.end, word);
     }
     // The result is shown in errors of one line.
     let words: Vec<&str> = corrected.split_ascii_whitespace().collect();
-    let mut corrected = words.join(" ");
+    let mut corrected = words.join(" ").replace(" /", "/").replace("/ ", "/");
     let names = Algorithm::ALL.map(Algorithm::name);
     for name in names {
         corrected = corrected.replace(&name.replace('-', " "), name);
@@ -63,9 +65,12 @@ fn without_separators(word: &str) -> Option<String> {
     are_groups.then(|| groups.concat())
 }
 
-/// `10r/s` of nginx.
+/// `10r/s` of nginx, `10 req/s` and `10rps`. A blank may precede the letters.
 fn without_r(word: &str) -> Option<String> {
-    word.strip_suffix('r').filter(|count| is_number(count)).map(Into::into)
+    let units = [("rps", "/s"), ("rpm", "/m"), ("rph", "/h"), ("reqs", ""), ("req", ""), ("r", "")];
+    let (count, per) =
+        units.iter().find_map(|(letters, per)| Some((word.strip_suffix(letters)?, per)))?;
+    (count.is_empty() || is_number(count)).then(|| format!("{count}{per}"))
 }
 
 /// `1h30m`: the sum in the largest unit that divides it.
@@ -84,10 +89,13 @@ fn in_one_unit(word: &str) -> Option<String> {
     (parts > 1).then(|| format!("{amount}{unit}"))
 }
 
-/// `burst=20` of nginx.
-fn burst_in_two_words(word: &str) -> Option<String> {
+/// `burst=20`. nginx, whose limits do not name an algorithm, admits one request more than its burst
+/// at the same moment.
+fn burst_in_two_words(text: &str, word: &str) -> Option<String> {
     let number = word.strip_prefix("burst")?.strip_prefix(['=', ':'])?;
-    is_number(number).then(|| format!("burst {number}"))
+    let is_nginx = word.contains('=') && !text.contains("bucket");
+    let burst = number.parse::<u64>().ok()?.checked_add(u64::from(is_nginx))?;
+    is_number(number).then(|| format!("burst {burst}"))
 }
 
 /// `per 60`.
