@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::policies::meant_request_field;
 use super::reader::{LocatedNode, Reader, closest, excerpt, join, misplaced};
-use super::warnings::{check_method, check_pattern};
+use super::warnings::{check_exact_value, check_method, check_pattern};
 use super::yaml::{Name, Node, Value};
 use crate::policy::{
     Condition, ConditionError, ConditionErrorKind, Conditions, DescriptorEntry, MAX_ENTRIES,
@@ -64,7 +64,8 @@ fn read_each_condition(
         } else {
             expected += 1;
             let request_field = if name.text == "methods" { "method" } else { &name.text };
-            let is_unknown = request_field.parse::<RequestField>() == Err(RequestFieldError::Unknown);
+            let is_unknown =
+                request_field.parse::<RequestField>() == Err(RequestFieldError::Unknown);
             match &node.value {
                 Value::Map(inside) if !is_unknown => {
                     fail_mapping(reader, name, inside, &inner.path);
@@ -110,11 +111,17 @@ fn read_condition(
     if wrong.count() > 0 {
         return None;
     }
-    if matches!(request_field, RequestField::Path | RequestField::Host) {
-        items.iter().zip(&texts).for_each(|(item, text)| check_pattern(reader, item, text));
-    }
-    if request_field == RequestField::Method {
-        items.iter().zip(&texts).for_each(|(item, text)| check_method(reader, item, text));
+    for (item, text) in items.iter().zip(&texts) {
+        match &request_field {
+            RequestField::Path | RequestField::Host => check_pattern(reader, item, text),
+            RequestField::Method => check_method(reader, item, text),
+            // Media ranges such as `*/*` are ordinary values.
+            RequestField::Header(name) if name.as_str().starts_with("accept") => {}
+            RequestField::Header(_) | RequestField::Query(_) | RequestField::Cookie(_) => {
+                check_exact_value(reader, item, text);
+            }
+            _ => {}
+        }
     }
     match new(request_field, &texts) {
         Ok(condition) => Some((condition, name.span.clone())),

@@ -93,6 +93,17 @@ pub(super) fn check_pattern(reader: &Reader<'_>, located: &LocatedNode, text: &s
     reader.notice(located.node.span.clone(), &located.path, message, help);
 }
 
+/// Warns of a `*` within a value of a header, query parameter or cookie, which is compared exactly.
+pub(super) fn check_exact_value(reader: &Reader<'_>, located: &LocatedNode, text: &str) {
+    if text == "*" || !text.contains('*') {
+        return;
+    }
+    // The value may be a secret, so the message does not contain it.
+    let message = "this value is compared exactly: its `*` matches only a `*`";
+    let help = "list the complete values, or write `\"*\"` alone for any value";
+    reader.notice(located.node.span.clone(), &located.path, message, help);
+}
+
 /// Warns of policies that have no effect, and of keys that requests share by accident. `items` are
 /// the policies as written.
 pub(super) fn check_policies(reader: &Reader<'_>, items: &[LocatedNode], policies: &[Policy]) {
