@@ -91,7 +91,11 @@ pub enum ReplayError {
         "no request to replay: {}",
         match .first {
             Some(problem) if *malformed == 0 => problem.to_string(),
-            Some(problem) => format!("{} skipped, the first {problem}", counted(*malformed, "line")),
+            Some(problem) => format!(
+                "{} skipped, the first {problem}{}",
+                counted(*malformed, "line"),
+                if names.is_empty() { String::new() } else { format!(" ({})", listed(names)) }
+            ),
             None => "the input has column names and no lines below them".into(),
         }
     )]
@@ -100,6 +104,8 @@ pub enum ReplayError {
         malformed: u64,
         /// The first problem.
         first: Option<Problem>,
+        /// The names of all fields, if no line has the field that the first problem names.
+        names: Box<[String]>,
     },
     /// The decisions cannot be written.
     #[error("{path}: decisions cannot be written ({error})")]

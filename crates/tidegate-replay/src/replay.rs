@@ -22,15 +22,17 @@ use crate::block::Block;
 use crate::engine::EventOutcome;
 use crate::error::{FileFault, ReplayError};
 use crate::file_identity::{is_dash, is_same_file, is_same_output};
-use crate::format::{KeySource, ParseOptions};
+use crate::format::{BadLine, KeySource, ParseOptions};
 use crate::hints;
 use crate::input::{self, BytesRead};
 use crate::largest_burst::LargestBurst;
+use crate::problems::{Problem, ProblemKind};
 use crate::progress::Progress;
 use crate::reader_thread::{BLOCKS, BlockChannels, ReadReport, Reader};
 use crate::report::{AtomicFile, ReportWriter, Summary, SummaryOptions};
 use crate::run::{self, OutcomeCounter, Run};
 use crate::suggest::{self, Goal, Suggestion};
+use crate::trace_file::FileReport;
 
 /// The maximum number of input files. Each file that is read has separate buffers of half a
 /// megabyte.
@@ -110,8 +112,20 @@ fn no_events(report: ReadReport) -> ReplayError {
         let malformed = report.problems.malformed.count;
         let problems = report.problems;
         let mut problems = problems.damaged.first.into_iter().chain(problems.malformed.first);
-        ReplayError::NoEvents { malformed, first: problems.next() }
+        let first = problems.next();
+        let names = first.as_ref().and_then(|problem| names_without(problem, &report.files));
+        ReplayError::NoEvents { malformed, first, names: names.unwrap_or_default().into() }
     })
+}
+
+/// Returns the names of the fields of JSON lines, if the field that a problem names is not among
+/// them.
+fn names_without(problem: &Problem, files: &[FileReport]) -> Option<Vec<String>> {
+    let ProblemKind::Malformed(BadLine::EmptyField { name, .. }, _) = &problem.what else {
+        return None;
+    };
+    let names = &files.iter().find(|file| file.path == problem.path)?.json_names;
+    (!names.contains(&name.to_string())).then(|| names.clone())
 }
 
 /// Returns [`Reader::late_after_us`] for these runs, which have the same windows.

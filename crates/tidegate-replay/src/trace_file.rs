@@ -52,6 +52,8 @@ pub struct FileReport {
     pub unnamed_columns: bool,
     /// Whether the first field of log lines is taken as the client, although it may not be it.
     pub host_guessed: bool,
+    /// The names of the fields that the first JSON lines have; empty for other formats.
+    pub json_names: Vec<String>,
     /// The earliest and the latest time.
     pub span: Option<(u64, u64)>,
     /// The number of events that are late, see [`Reader::late_after_us`].
@@ -102,6 +104,7 @@ impl TraceFile {
             unit_unused: is_log && options.unit.is_some(),
             unnamed_columns: format == Some(Format::Csv),
             host_guessed: false,
+            json_names: Vec::new(),
             span: None,
             late: 0,
         };
@@ -201,6 +204,7 @@ impl TraceFile {
             zoneless: parser.filter(|_| !self.is_zone_given).map_or(0, Parser::zoneless),
             host_guessed: parser.is_some_and(Parser::is_host_guessed),
             unit_unused: self.report.unit_unused && !parser.is_some_and(Parser::has_numbers),
+            json_names: self.parser.map_or_else(Vec::new, Parser::into_json_names),
             ..self.report
         }
     }

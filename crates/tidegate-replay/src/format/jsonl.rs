@@ -25,6 +25,8 @@ const MAX_DEPTH: usize = 4;
 #[derive(Clone, Debug)]
 pub struct JsonlParser {
     pub field_map: FieldMap,
+    /// The names of the fields in the first lines, for errors.
+    pub names: Vec<String>,
     /// The fields that are needed, each as the path of names that leads to it.
     paths: Vec<Vec<Box<str>>>,
     /// The maximum length of each field that is an array.
@@ -37,7 +39,8 @@ impl JsonlParser {
         options: &ParseOptions,
         lines: impl Iterator<Item = &'l [u8]>,
     ) -> Result<Self, MissingField> {
-        let field_map = FieldMap::new(options, &names(lines))?;
+        let names = names(lines);
+        let field_map = FieldMap::new(options, &names)?;
         let path = |name: &str| name.split('.').map(Into::into).collect();
         let paths = field_map.fields().map(|(_, name)| path(name)).collect();
         let longest = |(role, _): (&Role, &str)| match role {
@@ -46,7 +49,7 @@ impl JsonlParser {
             _ => usize::MAX,
         };
         let longest = field_map.fields().map(longest).collect();
-        Ok(JsonlParser { field_map, paths, longest })
+        Ok(JsonlParser { field_map, names, paths, longest })
     }
 
     pub fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Event<'a>, BadLine> {

@@ -317,6 +317,14 @@ impl Parser {
         }
     }
 
+    /// Returns the names of the fields that the first JSON lines have; none for other formats.
+    pub fn into_json_names(self) -> Vec<String> {
+        match self {
+            Parser::Jsonl(jsonl) => jsonl.names,
+            _ => Vec::new(),
+        }
+    }
+
     /// Returns the unit of numeric times, and whether it was guessed.
     pub fn unit(&self) -> Option<(Unit, bool)> {
         match self {

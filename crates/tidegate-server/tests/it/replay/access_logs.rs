@@ -241,8 +241,15 @@ fn errors_name_the_wrong_field() {
         (
             "{\"ts\":1700000000,\"user\":\"a\"}\n",
             &["--key", "user_id"],
-            "error: no request to replay: 1 line skipped, the first -:1: no key: field `user_id` is missing or empty\n",
+            "error: no request to replay: 1 line skipped, the first -:1: no key: field `user_id` is missing or empty (its fields: ts, user)\n",
         ),
+        (
+            "{\"at\":1700000000,\"key\":\"a\"}\n",
+            &["--field", "time=att"],
+            "-:1: no time: field `att` is missing or empty (its fields: at, key)\n",
+        ),
+        // The first lines have the field, so its name is right.
+        ("{\"ts\":1700000000,\"user\":\"\"}\n", &["--key", "user"], "-:1: no key\n"),
         // The error was "no key".
         (
             NGINX,
