@@ -186,6 +186,8 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
 struct LimitView {
     text: String,
     limit: u64,
+    /// The most that can remain: the burst of a `token-bucket`, and the limit otherwise.
+    capacity: u64,
     window_ms: u64,
     algorithm: &'static str,
     allowed: bool,
@@ -199,6 +201,7 @@ impl LimitView {
         LimitView {
             text: result.limit.to_string(),
             limit: result.limit.count(),
+            capacity: result.limit.capacity(),
             window_ms: result.limit.window_us().div_ceil(1_000),
             algorithm: result.limit.algorithm().name(),
             allowed: result.decision.allowed,

@@ -209,6 +209,23 @@ test("a limit of several overrides is one line in the chart of a key", async () 
   }
 });
 
+test("a token bucket is used up to its burst, not to its limit", async () => {
+  const limits = ["10 per 1h token-bucket burst 50", "60 per 1h token-bucket burst 40"];
+  const mine = await serve({ config: `policies: [{ name: first, key: "{header:x-user}", limits: ["${limits[0]}"] }, { name: second, key: "{header:x-user}", limits: ["${limits[1]}"] }]` });
+  try {
+    for (let times = 0; times < 30; times += 1) await post(mine.http, "/v1/check", { policy: "first", key: "acme" });
+    const page = await open(browser, `${mine.admin}/dashboard`);
+    for (const [policy, left, used] of [["first", "20 of 50", "60 %"], ["second", "40 of 40", "0 %"]]) {
+      await lookUp(page, policy, "acme");
+      await shows(page, "#lookup-limits td:nth-child(3)", left);
+      await shows(page, "#chart-key .legend li", new RegExp(`${used}$`));
+    }
+    await page.done();
+  } finally {
+    await mine.stop();
+  }
+});
+
 test("a key of dots is looked at like any other", async () => {
   const page = await dashboard();
   await page.locator("#lookup-policy option[value=login]").waitFor({ state: "attached" });

@@ -87,7 +87,7 @@ export function pairs(list) {
   return list.flatMap(([name, value, alarm]) => [element("dt", "", name), element("dd", alarm ? "alarm" : "", value)]);
 }
 
-export const usedShare = ({ limit, remaining }) => (limit ? Math.min(1, Math.max(0, 1 - remaining / limit)) : 1);
+export const usedShare = ({ capacity, remaining }) => (capacity ? Math.min(1, Math.max(0, 1 - remaining / capacity)) : 1);
 
 const conditionOf = (override) => `if ${override.when.join(" and ")}`;
 
@@ -100,7 +100,7 @@ export function limitRow(limit, override) {
   }
   const used = cell("", "used");
   used.append(bar(usedShare(limit), limit.allowed ? "" : "bad"));
-  return row(name, used, cell(`${short(limit.remaining)} of ${short(limit.limit)}`, "num"),
+  return row(name, used, cell(`${short(limit.remaining)} of ${short(limit.capacity)}`, "num"),
     cell(limit.allowed ? "now" : wait(limit.retry_after_ms), "num"),
     cell(limit.reset_after_ms ? wait(limit.reset_after_ms) : "now", "num"));
 }
