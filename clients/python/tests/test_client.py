@@ -57,6 +57,15 @@ def test_checks_a_key_under_given_limits(client: Client) -> None:
     assert (answer.allowed, answer.policy, answer.retry_after_ms) == (False, None, None)
 
 
+def test_answers_are_true_if_allowed(client: Client) -> None:
+    """Regression: every answer was true, so `if client.check(...)` admitted every request."""
+    assert client.check(key="truth", limits=["1 per 1h"])
+    assert not client.check(key="truth", limits=["1 per 1h"])
+    with client.permit(key="truth", limits=["1 concurrent lease 1m"]) as held:  # type: ignore[union-attr]
+        assert held
+        assert not client.permit(key="truth", limits=["1 concurrent lease 1m"])
+
+
 def test_checks_a_request_by_its_attributes(client: Client) -> None:
     who = somebody()
     attributes = Attributes(method="GET", path="/api/x?y=1", client_ip="192.0.2.7", headers={"x-api-key": who})

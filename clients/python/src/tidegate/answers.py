@@ -28,7 +28,7 @@ class Line:
 @dataclass(frozen=True)
 class Answer:
     """A decision. `policy`, `limit`, `remaining` and `reset_after_ms` describe one limit: the one that denied
-    with the longest wait, or the one with the least remaining."""
+    with the longest wait, or the one with the least remaining. It is true if the request is allowed."""
 
     allowed: bool
     policy: str | None
@@ -45,6 +45,9 @@ class Answer:
     no_room: bool = False
     """Whether it was denied only because the store is full."""
 
+    def __bool__(self) -> bool:
+        return self.allowed
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -60,7 +63,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Denied:
-    """A denied permit."""
+    """A denied permit. It is false, and a `Permit` is true."""
 
     problem: Problem
     retry_after_ms: int | None
@@ -68,3 +71,6 @@ class Denied:
     fields: tuple[tuple[str, str], ...]
     """`Retry-After` and the rate limit fields of the response, for your own response."""
     allowed: Literal[False] = False
+
+    def __bool__(self) -> Literal[False]:
+        return False
