@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 
+use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory as _};
 
@@ -20,7 +21,7 @@ const ANY_FILE: &str = "FILE";
 /// is the argument.
 type Row = (&'static str, &'static [&'static str], &'static str);
 
-const ROWS: [Row; 18] = [
+const ROWS: [Row; 22] = [
     (
         "serve",
         &["--port", "-p", "--listen", "--bind", "--addr", "--address", "--host"],
@@ -60,7 +61,17 @@ const ROWS: [Row; 18] = [
          config is named with '--config'",
     ),
     ("replay", &["--time"], "name the field with --field time=NAME"),
+    ("replay", &OUTPUT_NAMES, OUTPUTS),
+    ("replay", &LIMIT_NAMES, "use '--limit'"),
+    ("simulate", &OUTPUT_NAMES, OUTPUTS),
+    ("simulate", &LIMIT_NAMES, "use '--limit'"),
 ];
+
+const OUTPUT_NAMES: [&str; 3] = ["--output", "--out", "-o"];
+
+const OUTPUTS: &str = "use '--json', which prints to standard output, or '--html FILE'";
+
+const LIMIT_NAMES: [&str; 2] = ["--rate", "--limits"];
 
 const CONFIG_CHECK: &str = "use `tidegate config check FILE`";
 
@@ -82,8 +93,21 @@ pub(super) fn add_tip(mut error: clap::Error, args: &[OsString]) -> clap::Error 
         // The usage of clap's error has the argument that clap suggests.
         let usage = command.render_usage();
         error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
+    } else {
+        remove_tip_of_value(&mut error);
     }
     error
+}
+
+/// Removes the tip to write `--` before an unknown flag. No command takes a value that looks like a
+/// flag.
+fn remove_tip_of_value(error: &mut clap::Error) {
+    let Some(ContextValue::StyledStrs(tips)) = error.remove(ContextKind::Suggested) else { return };
+    let is_kept = |tip: &StyledStr| !tip.to_string().contains(" as a value");
+    let kept: Vec<StyledStr> = tips.into_iter().filter(is_kept).collect();
+    if !kept.is_empty() {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(kept));
+    }
 }
 
 /// Returns the subcommand that the command line begins with, and its names.

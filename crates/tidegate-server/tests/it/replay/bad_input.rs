@@ -61,6 +61,35 @@ fn suggests_field_for_time_flag() {
     assert!(!help.contains("--time "), "{help}");
 }
 
+/// The tips were `--top`, and to pass the option as a value, which would be read as a file name.
+#[test]
+fn suggests_options_for_those_of_other_programs() {
+    let outputs = "tip: use '--json', which prints to standard output, or '--html FILE'\n";
+    let limit = "tip: use '--limit'\n";
+    let rows = [
+        ("--output", outputs),
+        ("--out", outputs),
+        ("-o", outputs),
+        ("--rate", limit),
+        ("--limits", limit),
+    ];
+    for command in [&["replay", "a.csv"][..], &["simulate"]] {
+        for (option, tip) in rows {
+            let run = tidegate(&[command, &[option, "x"]].concat());
+            assert_eq!(run.stderr.matches("tip: ").count(), 1, "{}", run.stderr);
+            run.failed(2, &[&format!("unexpected argument '{option}'"), tip]);
+        }
+    }
+    for option in ["--colour", "-x"] {
+        let run = tidegate(&["replay", "a.csv", option]);
+        assert!(!run.stderr.contains("tip: "), "{}", run.stderr);
+        run.failed(2, &[&format!("unexpected argument '{option}'")]);
+    }
+    // Similar names of options are still suggested.
+    tidegate(&["replay", "a.csv", "--htm", "x"])
+        .failed(2, &["tip: a similar argument", "'--html'"]);
+}
+
 #[test]
 fn rejects_directory() {
     let files = Files::new("directory");
