@@ -226,6 +226,9 @@ impl ReplayError {
 pub enum FileFault {
     #[error("there is no such file; check the path, or use `-` to read standard input")]
     Missing,
+    /// A missing file that was probably meant as the output of `--json`.
+    #[error("{}; `--json` takes no file: write `--json > {}`", FileFault::Missing, escape_path(.0))]
+    MissingJson(PathBuf),
     #[error("is a directory; name its files instead")]
     Directory,
     #[error("cannot be opened ({0}); check its permissions")]

@@ -45,7 +45,10 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     if args.report.has_timeline() {
         runs = runs.into_iter().map(Run::keep_held).collect();
     }
-    let sizes = args.files.iter().map(|path| input::inspect(path));
+    let sizes = args
+        .files
+        .iter()
+        .map(|path| input::inspect(path).map_err(|error| explain_missing_json(args, error)));
     let total_bytes = sizes.sum::<Result<Option<u64>, _>>()?;
     let read: Vec<&Path> =
         args.files.iter().chain(&args.rules.config).map(PathBuf::as_path).collect();
@@ -100,6 +103,20 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     let hint = args.suggest.and_then(|share| share.hint("--suggest"));
     summary.hints.extend(hint.into_iter().chain(args.headroom.hint("--headroom")));
     report_writer.print(&summary, to_stderr)
+}
+
+/// Adds that `--json` takes no file to the error about a missing file that looks like its output.
+fn explain_missing_json(args: &ReplayArgs, error: ReplayError) -> ReplayError {
+    match error {
+        ReplayError::File { path, fault: FileFault::Missing }
+            if args.report.json
+                && args.files.len() > 1
+                && path.extension().is_some_and(|extension| extension == "json") =>
+        {
+            FileFault::MissingJson(path.clone()).at(&path)
+        }
+        error => error,
+    }
 }
 
 /// Returns the reason that no line of the input is an event.

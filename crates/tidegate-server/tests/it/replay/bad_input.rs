@@ -35,6 +35,25 @@ fn rejects_missing_file() {
     assert!(!fs::exists(&decisions).expect("a directory"));
 }
 
+/// The error was only that there is no file `report.json`.
+#[test]
+fn names_redirection_for_file_after_json() {
+    let files = Files::new("json-file");
+    let trace = files.write("good.csv", "1,a\n");
+    let (report, other) = (files.path("report.json"), files.path("report.jsonl"));
+    let help = format!(
+        "there is no such file; check the path, or use `-` to read standard input; \
+                        `--json` takes no file: write `--json > {report}`\n"
+    );
+    replay(&trace, &["--json", &report]).failed(1, &[&format!("error: {report}: {help}")]);
+    // These are misspelt names of input files.
+    for args in [&[&*trace, &*report][..], &[&trace, &other, "--json"], &[&report, "--json"]] {
+        let run = tidegate(&[&["replay", "--limit", "2 per 1s"], args].concat());
+        assert!(!run.stderr.contains("takes no file"), "{}", run.stderr);
+        run.failed(1, &["there is no such file"]);
+    }
+}
+
 #[test]
 fn rejects_missing_rules() {
     tidegate(&["replay", "-"]).failed(2, &["required", "--limit <LIMIT>", "--config <FILE>"]);
