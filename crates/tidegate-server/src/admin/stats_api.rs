@@ -141,7 +141,9 @@ impl RejectedConfigView {
     fn new(rejected: &RejectedConfig) -> Self {
         RejectedConfigView {
             at_seconds: rejected.at,
-            why: rejected.errors.clone(),
+            // The text of several errors has the word before all but the first, which follows it on
+            // the command line.
+            why: format!("error: {}", rejected.errors),
             mended: rejected.is_superseded(),
         }
     }

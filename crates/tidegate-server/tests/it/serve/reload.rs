@@ -67,6 +67,21 @@ fn invalid_config_keeps_the_old_one() {
     wait_for(|| (stats()["last_refusal"]["mended"] == true).then_some(()));
 }
 
+/// The first error had no `error:` before it, and the others did.
+#[test]
+fn every_error_of_a_refused_config_begins_alike() {
+    let server = Start::new("reload-errors").config(&config("10 per 1h")).run();
+    server.files.write("tidegate.yaml", format!("grace: 1\n{}", config("10 per fortnight")));
+    wait_for(|| (reloads(&server, "refused") == 1).then_some(()));
+    let stats = server.admin_get("/admin/v1/stats").json();
+    let why = stats["reloads"]["last_refusal"]["why"].as_str().expect("a text");
+    assert!(why.starts_with("error: unknown field `grace`\n"), "{why}");
+    assert_eq!(why.matches("error: ").count(), 2, "{why}");
+    assert!(why.contains("\n\nerror: `fortnight`"), "{why}");
+    let log = server.logged("the config was not reloaded, the old one stays");
+    assert!(log.contains("stays: unknown field `grace`"), "{log}");
+}
+
 #[test]
 fn logs_warnings_at_start_and_at_reload() {
     let config = |path: &str| {
