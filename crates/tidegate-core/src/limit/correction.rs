@@ -9,10 +9,38 @@ use super::text::{Words, days_of, in_units, parse_exactly, unit_us};
 /// Returns the help for a text: the limit that was probably meant or, if a length of time has no
 /// unit, the limit with seconds and the one with milliseconds.
 pub(super) fn correct(text: &str) -> Option<String> {
+    if let Some(without) = without_subject(text) {
+        let help = corrected(&without)?;
+        return Some(format!("{help}; the key says who is counted, not the limit"));
+    }
+    corrected(text)
+}
+
+/// Returns the help for a text that has no second `per`.
+fn corrected(text: &str) -> Option<String> {
     match (rewrite(text, "s"), rewrite(text, "ms")) {
         (Some(in_s), Some(in_ms)) if in_s != in_ms => Some(format!("write `{in_s}` or `{in_ms}`")),
         (in_s, in_ms) => in_s.or(in_ms).map(|corrected| format!("write `{corrected}`")),
     }
+}
+
+/// `100 per 1m per user` and `100/m/user`: the text without the second `per` and the word after it,
+/// unless that is a length of time.
+fn without_subject(text: &str) -> Option<String> {
+    let is_per = |(_, word): &(_, &str)| matches!(*word, "per" | "/");
+    let mut words = Words::new(text);
+    let all = core::iter::from_fn(|| words.next());
+    let mut after = all.skip_while(|word| !is_per(word)).skip(1).skip_while(|word| !is_per(word));
+    let start = after.next()?.0.start;
+    let (mut span, word) = after.next()?;
+    let is_name = word.starts_with(char::is_alphabetic);
+    if !is_name || unit_us(word).is_some() || days_of(word).is_some() {
+        return None;
+    }
+    if let Some((second, "address" | "id" | "key")) = after.next() {
+        span = second;
+    }
+    Some(format!("{}{}", text[..start].trim_end(), &text[span.end..]))
 }
 
 /// Rewrites a text as a limit, with `unit` for a length of time that has none. Each rewrite is
@@ -46,7 +74,7 @@ fn rewrite(text: &str, unit: &str) -> Option<String> {
     if !names.iter().any(|name| corrected.contains(name)) {
         corrected = corrected.replace(" burst ", " token-bucket burst ");
     }
-    (corrected != text && parse_exactly(&corrected).is_ok()).then_some(corrected)
+    parse_exactly(&corrected).is_ok().then_some(corrected)
 }
 
 fn is_number(text: &str) -> bool {

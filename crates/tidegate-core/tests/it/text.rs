@@ -303,6 +303,31 @@ const CORRECTIONS: &[(&str, &str)] = &[
 const AMBIGUOUS: &[&str] =
     &["1,5 per 1s", "10,00 per 1s", ",000 per 1s", "5 per 3 months", "5 per 10 years", "10 bucket"];
 
+/// Texts with a second `per`, and the limit, or two limits, without it.
+const SUBJECTS: &[(&str, &str)] = &[
+    ("100 requests per minute per user", "100 requests per minute"),
+    ("100/min/ip", "100/min"),
+    ("100 per 1m per user sliding-log", "100 per 1m sliding-log"),
+    ("100 per 1m sliding-log per IP address", "100 per 1m sliding-log"),
+    ("100 per 1m per api key token bucket", "100 per 1m token-bucket"),
+    ("1,000 req/h per client", "1000/h"),
+    ("100 per 60 per user", "100 per 60s or 100 per 60ms"),
+];
+
+#[test]
+fn explains_that_limits_do_not_name_who_is_counted() {
+    for (text, corrected) in SUBJECTS {
+        let error = text.parse::<Limit>().expect_err(text);
+        let help = correction_help(corrected);
+        let help = format!("{help}; the key says who is counted, not the limit");
+        assert_eq!(error.help(), help, "{text:?}");
+    }
+    for text in ["100 per 1m per 1s", "100/m/5m", "100 per second per minute", "100 per 1m per"] {
+        let error = text.parse::<Limit>().expect_err(text);
+        assert_eq!(error.help(), LimitError::from(error.kind()).help(), "{text:?}");
+    }
+}
+
 fn correction_help(corrected: &str) -> String {
     format!("write `{}`", corrected.replace(" or ", "` or `"))
 }
