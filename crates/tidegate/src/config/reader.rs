@@ -214,6 +214,8 @@ impl<'s> Reader<'s> {
         fields: &[Field],
     ) -> Option<&'static str> {
         let names = fields.iter().map(|field| field.name);
+        let message = format!("unknown field `{}`", excerpt(&name.text));
+        let path = join(&located.path, &name.text);
         let help = if name.text == "<<" {
             "merge keys are not read: write the fields out, or use an alias for a whole value"
                 .into()
@@ -229,11 +231,13 @@ impl<'s> Reader<'s> {
             && let Some(help) = misplaced(&name.text, &located.path)
         {
             help
+        } else if let Some(help) = named_item(located, name) {
+            self.fail_at(name.span.clone(), &path, message, help);
+            return Some("name");
         } else {
             suggest(&name.text, names.clone())
         };
-        let message = format!("unknown field `{}`", excerpt(&name.text));
-        self.fail_at(name.span.clone(), &join(&located.path, &name.text), message, help);
+        self.fail_at(name.span.clone(), &path, message, help);
         meant(&name.text, names)
     }
 
@@ -266,7 +270,9 @@ impl<'s> Reader<'s> {
         match &located.node.value {
             Value::List(items) => Some(list_items(located, items)),
             _ => {
-                self.wrong_kind(located, "a list", "write `- ` before each item, or `[a, b]`");
+                let help = named_policies(located)
+                    .unwrap_or_else(|| "write `- ` before each item, or `[a, b]`".into());
+                self.wrong_kind(located, "a list", &help);
                 None
             }
         }
@@ -517,6 +523,46 @@ fn list_items(located: &LocatedNode, items: &[Rc<Node>]) -> Vec<LocatedNode> {
         path: format!("{}[{index}]", located.path),
     };
     items.map(at).collect()
+}
+
+/// Returns the help for policies that are a mapping by name.
+fn named_policies(located: &LocatedNode) -> Option<String> {
+    let Value::Map(entries) = &located.node.value else { return None };
+    let (first, _) = entries.first()?;
+    let are_policies = located.path == "policies"
+        && !is_field_of_policy(&first.text)
+        && entries.iter().all(|(_, node)| matches!(node.value, Value::Map(_)));
+    let name = excerpt(&first.text);
+    are_policies.then(|| format!("write `- name: {name}` in place of `{name}:`"))
+}
+
+/// Returns the help for a policy that begins with its name as a field: `- login:`.
+fn named_item(located: &LocatedNode, found: &Name) -> Option<String> {
+    let Value::Map(entries) = &located.node.value else { return None };
+    let (first, node) = entries.first()?;
+    let is_item = located.path.starts_with("policies[") && located.path.ends_with(']');
+    let is_name = is_item
+        && !located.path.contains('.')
+        && first.span == found.span
+        && !entries.iter().any(|(other, _)| other.text == "name")
+        && !is_field_of_policy(&first.text);
+    let name = excerpt(&first.text);
+    match &node.value {
+        _ if !is_name => None,
+        Value::Map(_) => {
+            Some(format!("write `- name: {name}`, and indent the other fields like `name`"))
+        }
+        Value::Scalar(scalar) if scalar.is_null() => {
+            Some(format!("write `- name: {name}` in place of `- {name}:`"))
+        }
+        _ => None,
+    }
+}
+
+/// Returns whether a field of a policy has this name, or is probably meant by it.
+fn is_field_of_policy(name: &str) -> bool {
+    let fields = POLICY.iter().chain(CONDITIONS).map(|field| field.name);
+    fields.clone().any(|field| field == name) || meant(name, fields).is_some()
 }
 
 /// Appends a field to a path.
