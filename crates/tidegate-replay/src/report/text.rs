@@ -13,7 +13,7 @@ impl fmt::Display for Summary {
         self.write_limits(f)?;
         write!(f, "\n{}\n", self.table())?;
         self.write_policies(f)?;
-        f.write_str("\"most\" is the largest number of units of one key in any window, counted apart from the limiter;\nby that count, \"over\" were admitted above the limit, and \"wrongly denied\" were denied below it\n")?;
+        f.write_str("\"most\": the largest number of units of one key in any window, by a separate count\n\"over\": admitted above the limit by that count; \"wrongly denied\": denied below it\n")?;
         self.write_net_differences(f)?;
         let [milliseconds, rate] = [(self.elapsed_us + 500) / 1_000, self.events_per_second];
         let seconds = format!("{}.{:03}", milliseconds / 1_000, milliseconds % 1_000);

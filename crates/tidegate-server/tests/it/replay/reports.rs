@@ -44,8 +44,8 @@ sliding-counter        40       4            1           9     0               1
 fixed-window           40       4            1           9     0               0                   0
 token-bucket           44       0            0          10    31               0                   4
 
-\"most\" is the largest number of units of one key in any window, counted apart from the limiter;
-by that count, \"over\" were admitted above the limit, and \"wrongly denied\" were denied below it
+\"most\": the largest number of units of one key in any window, by a separate count
+\"over\": admitted above the limit by that count; \"wrongly denied\": denied below it
 admitted, compared with sliding-log: sliding-window as many, sliding-counter as many, fixed-window as many, token-bucket 4 more (10.0 %)
 replayed in ...
 
