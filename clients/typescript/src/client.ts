@@ -160,5 +160,6 @@ async function read(response: Response, url: string): Promise<string> {
 /** The reason of a failed `fetch`, whose own message is only "fetch failed". */
 function reason(error: unknown): string {
   const { message, cause } = error instanceof Error ? error : new Error(String(error));
-  return cause instanceof Error && cause.message !== "" ? cause.message : message;
+  // An error of OpenSSL ends with a line break.
+  return (cause instanceof Error && cause.message !== "" ? cause.message : message).trim();
 }

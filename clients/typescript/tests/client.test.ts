@@ -342,6 +342,17 @@ test("names the URL of an unreachable server", async () => {
   });
 });
 
+// Regression: the reason ended with a line break.
+test("a failed handshake is described in one line", async () => {
+  const encrypted = new Client({ url: url.replace("http:", "https:"), timeoutMs: 10_000 });
+  await assert.rejects(encrypted.check({ key: "a", limits: LOG }), ({ message }: Error) => {
+    assert.match(message, /^no answer from https:/);
+    assert.equal(message, message.trim());
+    assert.ok(!message.includes("\n"), message);
+    return true;
+  });
+});
+
 const ANSWER = { allowed: true, policy: null, limit: 1, remaining: 1, retry_after_ms: 0, reset_after_ms: 0 };
 const SOUND = { ...ANSWER, decided: "exact", limits: [] };
 const answering = (status: number, body: string | null, options: ClientOptions = {}) =>
