@@ -21,7 +21,7 @@ const ANY_FILE: &str = "FILE";
 /// is the argument.
 type Row = (&'static str, &'static [&'static str], &'static str);
 
-const ROWS: [Row; 22] = [
+const ROWS: [Row; 23] = [
     (
         "serve",
         &["--port", "-p", "--listen", "--bind", "--addr", "--address", "--host"],
@@ -61,6 +61,11 @@ const ROWS: [Row; 22] = [
          config is named with '--config'",
     ),
     ("replay", &["--time"], "name the field with --field time=NAME"),
+    (
+        "replay",
+        &["--since", "--from", "--start", "--until", "--date"],
+        "all requests of a log are replayed: select a period before, for example with awk",
+    ),
     ("replay", &OUTPUT_NAMES, OUTPUTS),
     ("replay", &LIMIT_NAMES, "use '--limit'"),
     ("simulate", &OUTPUT_NAMES, OUTPUTS),
@@ -139,15 +144,25 @@ fn tip(command: &str, name: &str) -> Option<String> {
     let known = rows
         .filter_map(|(_, names, tip)| Some((names.iter().copied().map(&distance).min()?, *tip)));
     let (distance, tip) = known.min_by_key(|(distance, _)| *distance)?;
-    // Short names are all similar.
-    let most = usize::from(name.len() > 4);
+    // Short names are all similar, and the beginning of a flag stands for that flag.
+    let most = usize::from(name.len() > 4 && !begins_flag(command, name));
     (distance <= most).then(|| tip.replace("{}", name))
 }
 
 fn has_flag(command: &str, name: &str) -> bool {
+    name.strip_prefix("--").is_some_and(|name| any_flag(command, |flag| flag == name))
+}
+
+/// Whether a flag of the command begins with this name.
+fn begins_flag(command: &str, name: &str) -> bool {
+    name.strip_prefix("--").is_some_and(|name| any_flag(command, |flag| flag.starts_with(name)))
+}
+
+/// Whether the name of any flag of a command satisfies a condition.
+fn any_flag(command: &str, condition: impl Fn(&str) -> bool) -> bool {
     let cli = Cli::command();
     let mut flags = cli.find_subcommand(command).into_iter().flat_map(Command::get_arguments);
-    name.strip_prefix("--").is_some_and(|name| flags.any(|flag| flag.get_long() == Some(name)))
+    flags.any(|flag| flag.get_long().is_some_and(&condition))
 }
 
 #[cfg(test)]

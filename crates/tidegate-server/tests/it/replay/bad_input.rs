@@ -104,6 +104,11 @@ fn suggests_options_for_those_of_other_programs() {
         assert!(!run.stderr.contains("tip: "), "{}", run.stderr);
         run.failed(2, &[&format!("unexpected argument '{option}'")]);
     }
+    let period = "tip: all requests of a log are replayed: select a period before";
+    for option in ["--since", "--from", "--start", "--until", "--date"] {
+        tidegate(&["replay", "a.csv", option, "2026-11-19"]).failed(2, &[period]);
+    }
+    tidegate(&["replay", "a.csv", "--form", "csv"]).failed(2, &["'--format'"]);
     // Similar names of options are still suggested.
     tidegate(&["replay", "a.csv", "--htm", "x"])
         .failed(2, &["tip: a similar argument", "'--html'"]);
