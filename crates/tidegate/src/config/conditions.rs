@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::policies::meant_request_field;
-use super::reader::{LocatedNode, Reader, closest, excerpt, join, misplaced};
+use super::reader::{LocatedNode, Reader, excerpt, join};
+use super::suggestions::{closest, misplaced};
 use super::warnings::{check_exact_value, check_method, check_pattern};
 use super::yaml::{Name, Node, Value};
 use crate::policy::{

@@ -8,6 +8,7 @@
 //! - `schema.rs` is the table of all fields, also as JSON Schema;
 //! - `path_notations.rs` finds globs for regular expressions and route templates;
 //! - `set_elsewhere.rs` knows the settings that only flags and variables of the server set;
+//! - `suggestions.rs` finds the word or the place that was meant;
 //! - `syntax_errors.rs` explains errors of the YAML parser;
 //! - `settings.rs` also has [`StoreUrl`], which is displayed without its secrets;
 //! - `error.rs` formats an error: file, line, column, field, the line itself and how to fix it;
@@ -42,6 +43,7 @@ mod reader;
 mod schema;
 mod set_elsewhere;
 mod settings;
+mod suggestions;
 mod syntax_errors;
 mod warnings;
 mod yaml;

@@ -11,11 +11,12 @@ use tidegate_core::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
 
 use super::conditions::{ReadConditions, read_conditions, read_exempt};
 use super::error::printable;
-use super::reader::{LocatedNode, Object, Reader, closest, excerpt, join};
+use super::reader::{LocatedNode, Object, Reader, excerpt, join};
 use super::schema::{
     ALGORITHMS, CONCURRENT, LEASE, LEASE_AUTO, MODES, ON_STORE_FAILURE, OVERFLOW, OVERRIDE, POLICY,
     RATE, UNLIMITED,
 };
+use super::suggestions::closest;
 use super::yaml::{Node, Value};
 use super::{Config, warnings};
 use crate::Overflow;

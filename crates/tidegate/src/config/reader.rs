@@ -8,11 +8,12 @@ use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 use std::time::Duration;
 
-use tidegate_core::{Algorithm, Limit};
+use tidegate_core::Limit;
 
 use super::error::{ConfigError, SourceLocation, UnlocatedError, printable};
-use super::schema::{CONDITIONS, Field, OVERRIDE, POLICY, TOP};
+use super::schema::Field;
 use super::set_elsewhere::set_elsewhere;
+use super::suggestions::{equivalent, meant, misplaced, named_item, named_policies, suggest};
 use super::syntax_errors::{
     SPACE_AFTER_COLON, colon_without_space, find_odd_character, in_quotes,
     is_in_typographic_quotes, template_in_quotes,
@@ -46,9 +47,6 @@ pub(super) struct Object<'s, 'r> {
     reader: &'r Reader<'s>,
     located: LocatedNode,
 }
-
-/// The largest edit distance at which one name is suggested for another.
-const MAX_DISTANCE: usize = 2;
 
 /// Units of time, as in limits.
 const UNITS_MS: [(&str, u64); 6] = [
@@ -525,46 +523,6 @@ fn list_items(located: &LocatedNode, items: &[Rc<Node>]) -> Vec<LocatedNode> {
     items.map(at).collect()
 }
 
-/// Returns the help for policies that are a mapping by name.
-fn named_policies(located: &LocatedNode) -> Option<String> {
-    let Value::Map(entries) = &located.node.value else { return None };
-    let (first, _) = entries.first()?;
-    let are_policies = located.path == "policies"
-        && !is_field_of_policy(&first.text)
-        && entries.iter().all(|(_, node)| matches!(node.value, Value::Map(_)));
-    let name = excerpt(&first.text);
-    are_policies.then(|| format!("write `- name: {name}` in place of `{name}:`"))
-}
-
-/// Returns the help for a policy that begins with its name as a field: `- login:`.
-fn named_item(located: &LocatedNode, found: &Name) -> Option<String> {
-    let Value::Map(entries) = &located.node.value else { return None };
-    let (first, node) = entries.first()?;
-    let is_item = located.path.starts_with("policies[") && located.path.ends_with(']');
-    let is_name = is_item
-        && !located.path.contains('.')
-        && first.span == found.span
-        && !entries.iter().any(|(other, _)| other.text == "name")
-        && !is_field_of_policy(&first.text);
-    let name = excerpt(&first.text);
-    match &node.value {
-        _ if !is_name => None,
-        Value::Map(_) => {
-            Some(format!("write `- name: {name}`, and indent the other fields like `name`"))
-        }
-        Value::Scalar(scalar) if scalar.is_null() => {
-            Some(format!("write `- name: {name}` in place of `- {name}:`"))
-        }
-        _ => None,
-    }
-}
-
-/// Returns whether a field of a policy has this name, or is probably meant by it.
-fn is_field_of_policy(name: &str) -> bool {
-    let fields = POLICY.iter().chain(CONDITIONS).map(|field| field.name);
-    fields.clone().any(|field| field == name) || meant(name, fields).is_some()
-}
-
 /// Appends a field to a path.
 pub(super) fn join(path: &str, name: &str) -> String {
     let name = excerpt(name);
@@ -580,131 +538,6 @@ pub(super) fn join(path: &str, name: &str) -> String {
 pub(super) fn field_name(path: &str) -> &str {
     let name = path.rsplit('.').next().unwrap_or_default();
     name.split('[').next().unwrap_or_default()
-}
-
-/// Words of other systems, and those that take their place here.
-const WORDS_ELSEWHERE: [(&str, &str); 32] = [
-    ("allowlist", "exempt"),
-    ("backend", "store"),
-    ("dry-run", "observe"),
-    ("duration", "window"),
-    ("fail-closed", "deny"),
-    ("fail-open", "allow"),
-    ("identifier", "key"),
-    ("if", "when"),
-    ("interval", "window"),
-    ("listen", "http"),
-    ("log-only", "observe"),
-    ("match", "when"),
-    ("metrics", "admin"),
-    ("open", "allow"),
-    ("closed", "deny"),
-    ("per", "window"),
-    ("period", "window"),
-    ("policy", "policies"),
-    ("port", "http"),
-    ("quota", "limits"),
-    ("rate", "limit"),
-    ("rate", "limits"),
-    ("rate-limit", "limits"),
-    ("rate-limits", "policies"),
-    ("redis", "store"),
-    ("rules", "policies"),
-    ("shadow", "observe"),
-    ("skip", "exempt"),
-    ("storage", "store"),
-    ("unit", "window"),
-    ("weight", "cost"),
-    ("whitelist", "exempt"),
-];
-
-/// Returns the word of `words` that takes the place of a word of other systems.
-fn equivalent<'w>(found: &str, mut words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
-    let found = found.to_ascii_lowercase().replace('_', "-");
-    let is_meant = |word: &&str| {
-        WORDS_ELSEWHERE.iter().any(|(elsewhere, here)| *elsewhere == found && here == word)
-    };
-    words.find(is_meant)
-}
-
-/// Returns where a field belongs that is written in the mapping at `path`, but is a field of
-/// another level.
-pub(super) fn misplaced(name: &str, path: &str) -> Option<String> {
-    let is_in = |fields: &[Field]| fields.iter().any(|field| field.name == name);
-    let here = field_name(path);
-    let help = match here {
-        "" if is_in(POLICY) => "a field of a policy: write it in each policy".into(),
-        "when" if is_in(OVERRIDE) => {
-            "a field of the override, not of `when`: indent it like `when`".into()
-        }
-        "match" | "exempt" if is_in(POLICY) => {
-            format!("a field of the policy, not of `{here}`: indent it like `{here}`")
-        }
-        "overrides" | "when" if is_in(POLICY) => {
-            "a field of the policy: overrides cannot change it".into()
-        }
-        // `headers` is a setting and a condition.
-        "policies" | "overrides" if name == "headers" => return None,
-        "policies" if is_in(CONDITIONS) => "a condition: write it in `match`".into(),
-        "overrides" if is_in(CONDITIONS) => "a condition: write it in `when`".into(),
-        "policies" | "overrides" | "match" | "when" | "exempt" if is_in(TOP) => {
-            "a setting: write it at the top of the file".into()
-        }
-        _ => return None,
-    };
-    Some(format!("`{name}` is {help}"))
-}
-
-/// Returns the word of `words` that was probably meant.
-fn meant<'w>(found: &str, words: impl Iterator<Item = &'w str> + Clone) -> Option<&'w str> {
-    equivalent(found, words.clone()).or_else(|| closest(found, words))
-}
-
-/// Returns the help for a word that is not one of `words`.
-pub(super) fn suggest<'w>(found: &str, words: impl Iterator<Item = &'w str> + Clone) -> String {
-    if let Some(algorithm) = Algorithm::equivalent(found) {
-        return format!("use `{algorithm}`, which takes its place here");
-    }
-    if matches!(found, "enabled" | "disabled") && words.clone().any(|word| word == "mode") {
-        return "write `mode: off` to turn it off, or leave this out".into();
-    }
-    if found == "buckets" {
-        return "leave it out: `sliding-window` replaced `sliding-buckets` and has no buckets"
-            .into();
-    }
-    if let Some(word) = equivalent(found, words.clone()) {
-        return format!("use `{word}`, which takes its place here");
-    }
-    match closest(found, words.clone()) {
-        Some(word) => format!("did you mean `{word}`?"),
-        None => {
-            let words: Vec<&str> = words.collect();
-            match words.split_last() {
-                Some((last, rest)) if !rest.is_empty() => {
-                    format!("use {} or {last}", rest.join(", "))
-                }
-                _ => format!("use {}", words.join("")),
-            }
-        }
-    }
-}
-
-/// Returns the word with the most similar spelling, if one is similar enough to be meant.
-pub(super) fn closest<'w>(found: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
-    // Computing the distance takes time proportional to the product of the lengths, and all words
-    // here are short.
-    if found.len() > 64 {
-        return None;
-    }
-    let same = |c: char| if c == '_' { '-' } else { c.to_ascii_lowercase() };
-    let found: String = found.chars().map(same).collect();
-    let distance = |word: &str| {
-        let word: String = word.chars().map(same).collect();
-        strsim::damerau_levenshtein(&found, &word)
-    };
-    let near = words.map(|word| (distance(word), word));
-    let near = near.filter(|(far, word)| *far <= MAX_DISTANCE.min(word.len() / 2));
-    near.min_by_key(|(far, _)| *far).map(|(_, word)| word)
 }
 
 /// Returns a text as errors show it: printable, and truncated after 60 characters.

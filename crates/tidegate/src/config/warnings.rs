@@ -6,8 +6,9 @@
 use ipnet::IpNet;
 
 use super::path_notations::{from_regex, from_route_template, is_regex_like};
-use super::reader::{LocatedNode, Object, Reader, excerpt, field_name, suggest};
+use super::reader::{LocatedNode, Object, Reader, excerpt, field_name};
 use super::schema::{OVERRIDE, POLICY};
+use super::suggestions::suggest;
 use crate::Overflow;
 use crate::policy::{CostSource, Mode, Policy, SharedBy, is_implied_by};
 

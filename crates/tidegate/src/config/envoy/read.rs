@@ -14,7 +14,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::super::error::{ConfigError, ConfigWarning, UnlocatedError, printable};
-use super::super::reader::{LocatedNode, Reader, closest, excerpt, join, locate, suggest};
+use super::super::reader::{LocatedNode, Reader, excerpt, join, locate};
+use super::super::suggestions::{closest, suggest};
 use super::super::yaml::{self, MAX_ERRORS, Name, Node, Scalar, Value};
 use super::EnvoyFile;
 use super::model::{DescriptorConfig, DomainConfig, RateLimitConfig, Unit};
