@@ -114,7 +114,7 @@ pub(super) fn from_regex(text: &str) -> Option<String> {
                 ("", if is_optional { 2 } else { 1 })
             }
             '|' if group_start.is_some() => (",", 1),
-            // In a glob, `*` is a part of its own.
+            // In a glob, `*` is not a quantifier of the part before it.
             '*' if glob.is_empty() || glob.ends_with(['/', '*']) => ("*", 1),
             '(' | '|' | '*' | '?' | '+' | '^' | '$' | '{' | '}' | ',' => return None,
             _ => (&rest[..c.len_utf8()], c.len_utf8()),

@@ -190,7 +190,7 @@ fn logs_rejected_checks_without_values_of_the_request() {
     }
 }
 
-/// Denials have a log of their own.
+/// Denials are logged separately.
 #[test]
 fn logs_only_checks_that_the_gateway_has_to_correct() {
     let server = serve("forward-not-logged");

@@ -91,7 +91,7 @@ fn templates_read_fields_of_logs() {
     }
 }
 
-/// A named key was taken as it is: each connection was a key of its own, and so was each list.
+/// A named key was taken as it is: each connection was a separate key, and so was each list.
 #[test]
 fn named_addresses_are_one_key_on_all_connections() {
     let csv = |name: &str| {
